@@ -60,6 +60,8 @@ class CupyEngine:
     ----------
     unmappable
         Number of ranges that are not compared because their memory may be unmapped.
+    of_host
+        Addresses of ranges that are not compared because they lie in memory of the host.
     log_is_mapped
         Whether the device writes into `log`; else into pinned memory of the engine.
     device
@@ -81,7 +83,7 @@ class CupyEngine:
         index = torch.cuda.current_device() if device is None else device
         self.device = Device(index, expandable)
         self._lock = threading.RLock()
-        self.unmappable = 0
+        self.unmappable, self.of_host = 0, set[int]()
         self._stale: set[int] = set()  # shadows whose last copy was skipped
         self.lost: str | None = None
         kernels = kernels_of(index)
@@ -131,8 +133,16 @@ class CupyEngine:
         self._while_alive(lambda: self._withdraw(starts))
 
     def list_shadows(self, graph: int, parts: Sequence[NodePart]) -> None:
-        """Let the check nodes of a graph compare these ranges across each replay, in order with the current stream."""
-        self._while_alive(lambda: self._ordered(self.shadows.show(graph, parts)))
+        """Let the check nodes of a graph compare these ranges across each replay, in order with the current stream;
+        none of them of the host's memory, which would be read over the bus twice a replay."""
+        kept = [part for part in parts if not self._is_of_host(part.where)]
+        self._while_alive(lambda: self._ordered(self.shadows.show(graph, kept)))
+
+    def _is_of_host(self, where: ByteRange) -> bool:
+        found = bool(where.nbytes) and self.device.lies_on_host(where.start)
+        if found:
+            self.of_host.add(where.start)
+        return found
 
     def withdraw_shadows(self, buffer: int) -> None:
         """Let no check node read the bytes of a buffer: work that is queued from now on may change them."""
@@ -195,12 +205,12 @@ class CupyEngine:
     def shadow(self, parts: Parts) -> CupyShadow:
         """Allocate shadow copies of ranges; the host waits briefly, so ask once for a set of ranges.
 
-        Ranges in memory that may be unmapped are left out and counted: a check would read them at each replay.
+        Ranges in memory that may be unmapped, or of the host, are left out and counted: a check would read them at each
+        replay.
         """
-        kept = [
-            (key, where) for key, where in parts if not where.nbytes or not self.device.may_be_unmapped(where.start)
-        ]
-        self.unmappable += len(parts) - len(kept)
+        of_device = [(key, where) for key, where in parts if not self._is_of_host(where)]
+        kept = [pair for pair in of_device if not pair[1].nbytes or not self.device.may_be_unmapped(pair[1].start)]
+        self.unmappable += len(of_device) - len(kept)
         return shadow_of(self.device, tuple(kept))
 
     def check(

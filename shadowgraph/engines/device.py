@@ -16,6 +16,7 @@ import torch
 from shadowgraph.common.compat import require_cupy
 from shadowgraph.engines.context import primary_context
 from shadowgraph.engines.losses import is_device_loss
+from shadowgraph.model.host_copies import HostKind
 from shadowgraph.tracking.captures import captures
 
 _HANDLES = 1024  # cached stream handles
@@ -159,6 +160,12 @@ class Device:
             return False
         with self.context.current():
             return self.context.may_be_unmapped(address)
+
+    def lies_on_host(self, address: int) -> bool:
+        """Whether a tensor of the device is a view of the host's memory, which every access reads over the bus."""
+        with self.context.current():
+            block = self.context.host_block(address)
+        return block is not None and block.kind is HostKind.PINNED
 
     def upload(self, rows: npt.NDArray[Any]) -> Any:
         """Copy an array to the device, for use on every stream; the host waits for this copy only."""

@@ -56,6 +56,8 @@ class Buffer(HtmlRepr, msgspec.Struct, eq=False, gc=False):
         Its guards stand in memory that another allocator may allocate: no check writes there.
     owned
         Of host memory: it certainly ends with its storage.
+    alias
+        Of foreign memory: its storage was made over an address and owns nothing; its end is not that of the memory.
     freed_at
         Serial counter at its free, or None while it lives.
     captured
@@ -85,6 +87,7 @@ class Buffer(HtmlRepr, msgspec.Struct, eq=False, gc=False):
     gap: int = 0
     lent: Absent[bool] = False
     owned: Absent[bool] = False
+    alias: Absent[bool] = False
     freed_at: int | None = None
     handle: Absent[int] = -1
     captured: Absent[bool] = False

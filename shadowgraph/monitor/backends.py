@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from shadowgraph.tracking.cuda_allocator import CudaAllocator
 
 
+OF_HOST = "tensors of the device that are views of the host's memory: their values are not compared"
 UNCOMPARED = "buffers whose memory may be unmapped (a memory saver or a sleep mode): their values are not compared"
 
 
@@ -95,7 +96,10 @@ class CudaBackend:
         device = torch.cuda.current_device()
         expandable = _expandable_segments()
         allocator, engine = _cuda_memory(device, expandable)
-        self._unmappable: Callable[[], int] = lambda: engine.unmappable
+        self._uncompared: Callable[[], dict[str, int]] = lambda: {
+            UNCOMPARED: engine.unmappable,
+            OF_HOST: len(engine.of_host),
+        }
         self.allocator: HostAllocator = allocator
         self.engine: Engine = engine
         total = torch.cuda.get_device_properties(device).total_memory
@@ -138,10 +142,10 @@ class CudaBackend:
 
     def left_alone(self) -> dict[str, int]:
         """Captures whose pools have no guards, counted by reason."""
-        unmappable = Counter({UNCOMPARED: self._unmappable()} if self._unmappable() else {})
+        uncompared = Counter({reason: count for reason, count in self._uncompared().items() if count})
         unchecked = Counter(self.checks.refused) if self.checks is not None else Counter[str]()
         pools = self.pools.left_alone if self.pools else Counter[str]()
-        return dict(self.native.left_alone + unmappable + pools + unchecked)
+        return dict(self.native.left_alone + uncompared + pools + unchecked)
 
 
 def _expandable_segments() -> bool:

@@ -17,6 +17,19 @@ from shadowgraph.model.stacks import Stack
 from shadowgraph.tracking.frees import finalized
 
 _storages: dict[Buffer, weakref.ref[torch.UntypedStorage]] = {}  # until the finalizer has run
+_aliases: dict[int, weakref.ref[torch.UntypedStorage]] = {}  # by the storage's id, while it lives
+
+
+def note_alias(storage: torch.UntypedStorage) -> None:
+    """A storage was made over an address, of memory that something else owns."""
+    key = id(storage)
+    _aliases[key] = weakref.ref(storage, lambda _: _aliases.pop(key, None))
+
+
+def is_alias(storage: torch.UntypedStorage) -> bool:
+    """Whether a storage was noted as one that owns nothing."""
+    known = _aliases.get(id(storage))
+    return known is not None and known() is storage
 
 
 def track_foreign(ledger: Ledger, tensor: torch.Tensor, stack: Stack = ()) -> Buffer:
@@ -49,6 +62,7 @@ def track_storage(
     if known is not None and known.start <= start and start + nbytes <= known.stop:
         return known
     buffer = _foreign(ledger, ByteRange(start, start + nbytes), dtype, shape, device, stack)
+    buffer.alias = is_alias(storage)
     ledger.add(buffer)
     _storages[buffer] = weakref.ref(storage)
     finalizer = weakref.finalize(storage, finalized, buffer, partial(_end, ledger, buffer))

@@ -16,6 +16,11 @@ def weak(tensor: torch.Tensor) -> torch.Tensor:
     return torch.empty(0, dtype=tensor.dtype).set_(storage, 0, tensor.size(), tensor.stride())
 
 
+_library = torch.library.Library("shadowgraph_tests", "FRAGMENT")
+_library.define("weak_ref_tensor(Tensor tensor) -> Tensor")
+_library.impl("weak_ref_tensor", weak, "CPU")  # the name that vLLM's and sglang's operators have
+
+
 def source(factor: float = 1.0, elements: int = ELEMENTS) -> torch.Tensor:
     return torch.arange(float(elements)) * factor
 

@@ -7,6 +7,7 @@ import gc
 import pytest
 import torch
 from captures import capture, graph_over, silent, uses_floats
+from pools import weak
 from programs import only, reader_of
 
 import shadowgraph as sg
@@ -137,6 +138,42 @@ def test_memory_of_numpy_that_lives_on_is_a_note_at_most(layout: str) -> None:
         with pytest.raises(FreedInputError):  # the host backend cannot know that the array holds the memory
             graph.replay()
         assert only(debugger.findings).confidence == "medium"
+
+
+@pytest.mark.parametrize("how", ["operator", "storage"])
+def test_an_alias_by_address_may_end(layout: str, how: str) -> None:
+    """As of vLLM's weak references: a graph may be captured with one that is dropped then."""
+    alias = torch.ops.shadowgraph_tests.weak_ref_tensor if how == "operator" else weak
+    with sg.debug(layout=layout) as debugger:
+        owner = torch.zeros(64)
+        held = [alias(owner)]
+        assert held[0].data_ptr() == owner.data_ptr()
+        out, graph = torch.zeros(64), sg.HostGraph()
+        with sg.host_graph(graph):
+            torch.add(held[0], 1, out=out)
+        held.clear()
+        owner.fill_(2)
+        graph.replay()
+        graph.replay()
+        assert out.unique().tolist() == [3]
+        assert silent(debugger)
+
+
+def test_and_its_owner_may_not(layout: str) -> None:
+    with sg.debug(layout=layout) as debugger:
+        held = [torch.zeros(64)]
+        first, second, out = sg.HostGraph(), sg.HostGraph(), torch.zeros(64)
+        with sg.host_graph(first):
+            torch.add(held[0], 1, out=out)
+        alias = weak(held[0])
+        with sg.host_graph(second):
+            torch.add(alias, 1, out=out)
+        second.replay()
+        assert silent(debugger)
+        held.clear()
+        with pytest.raises(FreedInputError):
+            first.replay()
+        assert only(debugger.findings).code == "SG104"
 
 
 def test_what_shrank_in_place(layout: str) -> None:

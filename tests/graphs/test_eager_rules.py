@@ -243,3 +243,21 @@ def test_other_threads_are_untouched_by_a_block(every: Debugger) -> None:
 def test_rules_that_do_not_fit(rule: str) -> None:
     with pytest.raises(sg.UsageError, match="guard_eager must be"):
         sg.Settings(guard_eager=rule)
+
+
+def test_a_result_over_memory_that_torch_did_not_allocate_is_not_moved() -> None:
+    """Of a library's operator: moved, it would stand for other bytes."""
+    with torch.library._scoped_library("shadowgraph_tests_rules", "FRAGMENT") as library:
+        library.define("at(Tensor tensor) -> Tensor")
+
+        def at(tensor: torch.Tensor) -> torch.Tensor:
+            storage = torch._C._construct_storage_from_data_pointer(tensor.data_ptr(), tensor.device, tensor.nbytes)
+            return torch.empty(0).set_(storage, 0, tensor.size(), tensor.stride())
+
+        library.impl("at", at, "CPU")
+        with sg.debug(backend="host", guard_eager="all"):
+            x = torch.zeros(8)
+            alias = torch.ops.shadowgraph_tests_rules.at(x)
+            x.fill_(3)
+            assert alias.data_ptr() == x.data_ptr()
+            assert alias.tolist() == [3] * 8

@@ -69,8 +69,9 @@ def uses_of(graph: Graph) -> list[Use]:
 
 
 def _outside(graph: Graph) -> list[Buffer]:
-    """Buffers that a graph was given and did not allocate."""
-    return [b for b in graph.inputs.values() if b.nbytes and not (b.role is Role.POOL and b.graph == graph.serial)]
+    """Buffers that a graph was given and did not allocate, and of whose end something is known."""
+    given = (buffer for buffer in graph.inputs.values() if buffer.nbytes and not buffer.alias)
+    return [buffer for buffer in given if not (buffer.role is Role.POOL and buffer.graph == graph.serial)]
 
 
 def _note(node: Node, pointer: Pointer, buffer: Buffer, found: dict[int, Use], written: dict[int, _Written]) -> None:

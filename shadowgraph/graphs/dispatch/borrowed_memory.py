@@ -16,10 +16,12 @@ from shadowgraph.common.patching import PatchSet, Target, holders
 from shadowgraph.graphs.dispatch.tensors import is_plain
 from shadowgraph.tracking import passing
 from shadowgraph.tracking.allocator import HostAllocator
+from shadowgraph.tracking.foreign import note_alias
 from shadowgraph.tracking.pool_watch import note_birth
 
 _patches = PatchSet()
-_FUNCTIONS = (torch._C, "_construct_storage_from_data_pointer"), (torch._C, "_from_dlpack")
+_RAW = "_construct_storage_from_data_pointer"  # its storages own nothing
+_FUNCTIONS = (torch._C, _RAW), (torch._C, "_from_dlpack")
 _OF_HOST_MEMORY = torch, "frombuffer"
 
 
@@ -39,12 +41,16 @@ def uninstall() -> None:
     _patches.uninstall()
 
 
-def note_tensor(made: Any, allocator: HostAllocator) -> None:
-    """Note a tensor or storage that was just made, if it owns none of its memory."""
+def note_tensor(made: Any, allocator: HostAllocator, alias: bool = False) -> None:
+    """Note a tensor or storage that was just made, if it owns none of its memory; of an `alias` that is known."""
     try:
         if isinstance(made, torch.Tensor):
             made = made.untyped_storage() if is_plain(made, made.device.type) else None
-        if isinstance(made, torch.UntypedStorage) and allocator.lends(made):
+        if not isinstance(made, torch.UntypedStorage):
+            return
+        if alias:
+            note_alias(made)
+        if not passing.on and allocator.lends(made):
             note_birth(made, allocator.ledger)
     except Exception as error:
         internal_errors.note("memory of others", error)
@@ -53,8 +59,9 @@ def note_tensor(made: Any, allocator: HostAllocator) -> None:
 def _wrap(allocator: HostAllocator, original: Callable[..., Any]) -> Callable[..., Any]:
     def make(*args: Any, **kwargs: Any) -> Any:
         made = original(*args, **kwargs)
-        if not passing.on:
-            note_tensor(made, allocator)
+        alias = original.__name__ == _RAW
+        if alias or not passing.on:
+            note_tensor(made, allocator, alias)
         return made
 
     make.__name__ = make.__qualname__ = original.__name__

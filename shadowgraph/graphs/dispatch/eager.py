@@ -290,7 +290,7 @@ class EagerMode(ObserverMode):
         else:
             results = self._call(path, guarding, args, kwargs)
         if schema.borrows:
-            note_tensor(results, self._allocator)
+            note_tensor(results, self._allocator, schema.aliases)
         if not guarding or schema.host_read:
             return results
         return self._guarded_results(path, results, args, kwargs)

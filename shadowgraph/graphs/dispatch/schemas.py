@@ -37,6 +37,8 @@ _RESIZES = {"aten::resize_", "aten::resize_as_", "aten::_resize_output_"}
 # Keys under which a Python kernel for the host may be registered; without a key it is composite.
 _KERNELS = ("CPU", "CompositeExplicitAutograd", "CompositeImplicitAutograd", "")
 _BORROWING = {"aten::set_", "aten::lift_fresh"}
+# Operators of servers, whatever their namespace, whose result stands at an argument's address and owns nothing.
+_ALIASING = ("::weak_ref_tensor", "::get_cuda_view_from_cpu_tensor")
 # Operators that return nothing and raise if a value is bad.
 _ASSERTIONS = {"aten::_assert_async", "aten::_linalg_check_errors"}
 # Operators that write running statistics, unmarked in their schema, if the argument at that position (training) is set.
@@ -82,6 +84,8 @@ class Schema:
         Its kernels stop the device at an index out of range; `indexing` holds the valid ranges.
     borrows
         Gives a tensor a storage that may own no memory: a raw pointer.
+    aliases
+        Returns a tensor at an address, of memory that something else owns.
     by_call
         Whether these facts depend on a call's arguments.
     """
@@ -103,6 +107,7 @@ class Schema:
     asserts: bool
     takes_indices: bool
     borrows: bool
+    aliases: bool
     by_call: bool
 
     def access(self, argument: str) -> Access:
@@ -146,7 +151,8 @@ def _facts(operator: OpOverload, training: bool) -> Schema:
         indexes=schema.name.startswith(("aten::index", "aten::_index_put", "aten::_unsafe_index")),
         asserts=schema.name in _ASSERTIONS,
         takes_indices=takes_indices(str(operator)),
-        borrows=schema.name in _BORROWING or schema.name.endswith("::weak_ref_tensor"),
+        borrows=schema.name in _BORROWING or schema.name.endswith(_ALIASING),
+        aliases=schema.name.endswith(_ALIASING),
         by_call=schema.name in _TRAINS,
     )
 

@@ -221,7 +221,10 @@ class Rehomed:
         storage = tensor.untyped_storage()
         key = int(storage._cdata)
         if key not in self._homes:
-            home = self._allocate(storage.nbytes(), tensor.dtype, tuple(tensor.shape)) if storage.nbytes() else None
+            # A copy of memory that torch did not allocate, such as a view of host memory or an alias by its address,
+            # would part the result from what it stands for.
+            owned = storage.nbytes() and storage.resizable()
+            home = self._allocate(storage.nbytes(), tensor.dtype, tuple(tensor.shape)) if owned else None
             if home is not None:
                 self._copy(storage, home)
             self._homes[key] = home

@@ -43,7 +43,7 @@ from shadowgraph.model.launches import RESULT
 from shadowgraph.model.stacks import Stack, current_stack
 from shadowgraph.model.views import TensorView
 from shadowgraph.tracking.allocator import HostAllocator, Pool
-from shadowgraph.tracking.foreign import track_foreign
+from shadowgraph.tracking.foreign import is_alias, track_foreign
 from shadowgraph.tracking.pool_watch import borrowers
 
 Given = list[tuple[str, torch.Tensor]]  # an operator's tensor arguments by name
@@ -133,7 +133,7 @@ class Recorder(TorchDispatchMode):
         if schema.random:
             self._generators.drew(kwargs.get("generator"))
         if schema.borrows:
-            note_tensor(args[0], self.allocator)
+            note_tensor(results if schema.aliases else args[0], self.allocator, schema.aliases)
         moved = Rehomed(results, {storage_key(t) for _, t in given if not t.is_meta}, self._allocate)
         if moved.strange is not None:
             self._refuse_strange(schema, moved.strange)
@@ -263,7 +263,8 @@ class Recorder(TorchDispatchMode):
         if self.allocator.lends(storage):
             self.graph.borrowed[node.index, start] = borrowers.see(storage, self.allocator.ledger.next_serial()).serial
         if not self._arena.holds(start):
-            self.foreign[key] = (StorageWeakRef(storage), TensorView.of(tensor), node)
+            if not is_alias(storage):
+                self.foreign[key] = (StorageWeakRef(storage), TensorView.of(tensor), node)
             self._note_input(track_foreign(self.allocator.ledger, tensor))
         elif start not in self._own:
             self._note_input(self.allocator.ledger.owner(start, start + storage.nbytes()))
