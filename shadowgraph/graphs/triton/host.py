@@ -30,6 +30,7 @@ from shadowgraph.model.stacks import cell_label, current_stack
 from shadowgraph.model.views import TensorView
 from shadowgraph.tracking import passing
 from shadowgraph.tracking.loads import LoadLog
+from shadowgraph.tracking.pointer_tables import tables
 from shadowgraph.tracking.stores import StoreLog
 
 Recorder = Callable[[Any, tuple[Any, ...], dict[str, Any]], None]
@@ -181,9 +182,11 @@ def describe(executor: Any, args: tuple[Any, ...], kwargs: dict[str, Any], grid:
 
 
 def pointers_of(executor: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Pointer, ...]:
-    """A pointer for each tensor argument, descriptors' bases included; members of a tuple as ``name[i]``."""
+    """A pointer for each tensor argument, descriptors' bases included, and for each buffer behind a table of addresses;
+    members of a tuple, and what a table's words point to, as ``name[i]``."""
     named = named_tensors(tuple(executor.arg_names), *opened(args, kwargs))
-    return tuple(Pointer(n, TensorView.of(t), Access.UNKNOWN) for n, t in named)
+    given = tuple(Pointer(n, TensorView.of(t), Access.UNKNOWN) for n, t in named)
+    return given + tables.behind(given)
 
 
 def tensors_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[torch.Tensor]:
