@@ -47,7 +47,7 @@ from shadowgraph.monitor.recorder.recorder import recorder
 from shadowgraph.monitor.run_facts import LiveNames, facts_of
 from shadowgraph.render.text.text import Report
 from shadowgraph.runner_interface import RunnerInterface
-from shadowgraph.tracking import novelty, passing, steps
+from shadowgraph.tracking import fence_hits, novelty, passing, steps
 from shadowgraph.tracking.aliases import NameBook
 
 
@@ -77,12 +77,12 @@ class Debugger(Declarations, LiveDebugger):
         self._work = Monitor(settings, self._allocator, self._backend.engine)
         self.adapter, self.runner = AdapterInterface(self._work), RunnerInterface(self._work)
         self._policy = GuardPolicy(settings.near_guard, settings.far_guard, self._backend.guard_memory)
-        if settings.guard_eager != "off":
+        if settings.guard_eager != "off" or settings.fence is not None:
             self._work.name_search.enable()
         self._live_names = register_namer(LiveNames(self._work.context))
         self._mode: eager.EagerMode | None = None
         self._mode_thread: int | None = None
-        self._resizes = settings.guard_eager != "off" or settings.watch_eager == "sampled"
+        self._resizes = settings.guard_eager != "off" or settings.fence is not None or settings.watch_eager == "sampled"
         self._observes = settings.operators == "observer" or (
             settings.operators == "auto" and settings.backend == "cuda"
         )
@@ -136,6 +136,7 @@ class Debugger(Declarations, LiveDebugger):
             # garbage collection at any time, even in the middle of a capture.
             partial(getattr, self._work.observation, "unobserved"),
             self._work.idleness,
+            self._work.fencing,
         )
         self._mode.notes_operands = self.settings.undefined
         if self.settings.undefined and self.settings.backend == "host":
@@ -146,6 +147,9 @@ class Debugger(Declarations, LiveDebugger):
             self._mode_thread = threading.get_ident()
         if self.settings.guard_eager == "auto":
             parameters.install(self._allocator)
+        fences = self._allocator.fences
+        if self._work.fencing is not None and fences is not None and self.settings.backend == "host":
+            fence_hits.current = fence_hits.FenceHits(fences, weak_callback(self._work.fences.met))
         if self._resizes:
             resize_hooks.install(self._allocator, weak_callback(self._work.observe_here))
         if self._observes:
@@ -182,6 +186,7 @@ class Debugger(Declarations, LiveDebugger):
             recorder.rest()
             self._allocator.policy = self._allocator.guards.last_check = None
             self._allocator.isolate_captures = False
+            fence_hits.current = None
             if self.settings.guard_eager == "auto":
                 parameters.uninstall()
             if self._resizes:
@@ -262,7 +267,8 @@ class Debugger(Declarations, LiveDebugger):
         with ExitStack() as stack:
             self._work.observe_here()
             if threading.get_ident() != self._mode_thread:
-                stack.enter_context(eager.EagerMode(self._allocator, self._work.context.ledger.holds))
+                holds, fencing = self._work.context.ledger.holds, self._work.fencing
+                stack.enter_context(eager.EagerMode(self._allocator, holds, fencing=fencing))
             stack.enter_context(eager.guard_allocations())
             yield
 

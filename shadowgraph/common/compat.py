@@ -70,11 +70,32 @@ def _runtime() -> Any:
         try:
             from cuda import cudart as runtime  # cuda-python before 12.8
         except ImportError:
-            major = (torch.version.cuda or "13").split(".")[0]
-            raise MissingPackageError(
-                f"reading CUDA graphs needs cuda-bindings; run: pip install 'shadowgraph[cuda{major}]'"
-            ) from None
+            raise _no_bindings("reading CUDA graphs") from None
     return runtime
+
+
+@cache
+def require_driver() -> Any:
+    """The driver's module of cuda-bindings.
+
+    Raises
+    ------
+    MissingPackageError
+        When it is missing.
+    """
+    try:
+        from cuda.bindings import driver
+    except ImportError:
+        try:
+            from cuda import cuda as driver  # cuda-python before 12.8
+        except ImportError:
+            raise _no_bindings("fenced memory") from None
+    return driver
+
+
+def _no_bindings(what: str) -> MissingPackageError:
+    major = (torch.version.cuda or "13").split(".")[0]
+    return MissingPackageError(f"{what} needs cuda-bindings; run: pip install 'shadowgraph[cuda{major}]'")
 
 
 @contextmanager

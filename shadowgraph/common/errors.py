@@ -133,6 +133,12 @@ class RecordedLogError(ShadowgraphError):
     exit_code: ClassVar[int] = 18
 
 
+class FenceError(ShadowgraphError):
+    """A fence that cannot be laid, or was not: a place that does not exist, no allocation there, no memory for it."""
+
+    exit_code: ClassVar[int] = 19
+
+
 class NotExecutableError(ShadowgraphError):
     """The command to wrap exists and cannot be run (exit code as in a shell)."""
 

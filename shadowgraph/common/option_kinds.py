@@ -100,7 +100,7 @@ class Words(NamedTuple):
 
     @property
     def values(self) -> str:
-        return f"{', '.join(self.words)} or {self.form}"
+        return f"{', '.join(self.words)} or {self.form}" if self.words else self.form
 
     def parse(self, text: str, called: str) -> str:
         return text

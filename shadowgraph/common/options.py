@@ -217,6 +217,20 @@ OPTIONS: tuple[Option, ...] = (
         defaults={"wrap": "auto", "pytest": "auto"},
     ),
     Option(
+        "fence", None, Words((), "in:module:qualname or FILE:LINE", r"in:[\w.]+:[\w.<>]+|(?!in:)[^,]+:[1-9]\d*", "WHERE"),
+        "lay a fence behind eager allocations of a place, in:module:qualname or FILE:LINE: no memory is mapped behind "
+        "them, so that an access past their end ends the program at that instruction",
+        "SIGSEGV on the host, a lost context (error 700) on CUDA. A place is on the stack while the tensor is allocated; "
+        "several separated by commas.",
+        unset="none",
+        flags={"wrap": Flag(("--fence",))},
+    ),
+    Option(
+        "fence_anyway", False, Switch(),
+        "lay fences also under CUDA MPS, where an access past one ends all programs that share the device",
+        flags={"wrap": Flag(("--fence-anyway",))},
+    ),
+    Option(
         "watch_eager", "always", Choice(get_args(WatchEager)),
         "sampled: after a long time without an event, observe eager operators around one replay in 256 only, and look "
         "closer at one in 64 to 192; after 100,000 operators without a capture observe none until the next capture",

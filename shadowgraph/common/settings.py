@@ -55,6 +55,8 @@ class Settings:
     dump_limit: int = of(option("dump_limit"))
     dump_whole: int = of(option("dump_whole"))
     guard_eager: str = of(option("guard_eager"))
+    fence: str | None = of(option("fence"))
+    fence_anyway: bool = of(option("fence_anyway"))
     watch_eager: WatchEager = of(option("watch_eager"))
     checks: Checks = of(option("checks"))
     operators: Operators = of(option("operators"))

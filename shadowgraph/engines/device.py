@@ -38,6 +38,8 @@ class Device:
         The stream that writes canaries; checks wait for it on the device (see `CanaryStream`).
     loading
         The stream of uploads; the host waits for each of them.
+    lasting
+        First and end address of mappings of ours, which are never unmapped.
     """
 
     def __init__(self, index: int, expandable: bool = False) -> None:
@@ -48,6 +50,7 @@ class Device:
         with self.context.current():
             self.arming = self.cp.cuda.Stream(non_blocking=True)
             self.loading = self.cp.cuda.Stream(non_blocking=True)
+        self.lasting: list[tuple[int, int]] = []
         self._known: dict[int, Any] = {}
         self._lasting: dict[int, Any] = {}  # torch's own, whose handles stay valid
         self._events: deque[Any] = deque()  # free list: creating and destroying events costs driver calls
@@ -156,7 +159,7 @@ class Device:
     def may_be_unmapped(self, address: int) -> bool:
         """Whether an address lies in memory of a memory saver or a sleep mode. An allocator with expandable segments
         does not count: it unmaps only free memory."""
-        if self._expandable:
+        if self._expandable or any(first <= address < end for first, end in self.lasting):
             return False
         with self.context.current():
             return self.context.may_be_unmapped(address)

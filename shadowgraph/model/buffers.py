@@ -66,6 +66,8 @@ class Buffer(HtmlRepr, msgspec.Struct, eq=False, gc=False):
         Stack of the program where the last reference to it went; empty where that is not known.
     resized
         The program resized the tensor that had it, which has other memory since.
+    fence
+        Bytes from `stop` to the unmapped memory of a fence; -1 where it has none.
     place
         Where it would lie if its capture had kept no freed memory from reuse (layout ``isolate``); -1 where it lies.
     """
@@ -94,6 +96,7 @@ class Buffer(HtmlRepr, msgspec.Struct, eq=False, gc=False):
     freed_by: Absent[Stack] = ()
     resized: Absent[bool] = False
     place: Absent[int] = -1
+    fence: Absent[int] = -1
 
     @property
     def stop(self) -> int:
@@ -112,8 +115,8 @@ class Buffer(HtmlRepr, msgspec.Struct, eq=False, gc=False):
 
     @property
     def guarded(self) -> bool:
-        """Whether a guard stands behind it."""
-        return self.tail_guard > 0
+        """Whether a guard or a fence stands behind it."""
+        return self.tail_guard > 0 or self.fence >= 0
 
     @property
     def guard_start(self) -> int:

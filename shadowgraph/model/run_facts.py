@@ -12,6 +12,7 @@ import msgspec
 from shadowgraph.common.version import VERSION
 from shadowgraph.model.coverage import Coverage
 from shadowgraph.model.failures import Failure
+from shadowgraph.model.fences import Fence
 from shadowgraph.model.findings import Finding
 from shadowgraph.model.high_water import HighWaterMark
 from shadowgraph.model.launch_arguments import LastLaunch
@@ -81,6 +82,8 @@ class RunFacts(msgspec.Struct, frozen=True):
     high_water
         How far each static buffer was filled at most, in observed replays; those with a forecast first, then the
         fullest.
+    fences
+        The buffers behind which no memory is mapped, one for each line, type and shape.
     """
 
     findings: tuple[Finding, ...]
@@ -104,6 +107,7 @@ class RunFacts(msgspec.Struct, frozen=True):
     replays: Kept[Replays] = Replays()
     parts: tuple[Finding, ...] = ()
     high_water: tuple[HighWaterMark, ...] = ()
+    fences: tuple[Fence, ...] = ()
 
     @property
     def told(self) -> tuple[Finding, ...]:

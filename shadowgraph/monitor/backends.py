@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Protocol
 
 import torch
@@ -19,6 +19,7 @@ from shadowgraph.graphs.dispatch import active_pools, borrowed_memory, cache_emp
 from shadowgraph.graphs.triton import host as triton_host
 from shadowgraph.monitor.recorder.recorder import recorder
 from shadowgraph.tracking.allocator import HostAllocator, host_allocator
+from shadowgraph.tracking.fences import FencedSpans, HostPages, Pages
 
 if TYPE_CHECKING:
     from shadowgraph.engines.cupy_engine import CupyEngine
@@ -53,6 +54,8 @@ class HostBackend:
         self.allocator = host_allocator()
         self.engine: Engine = NumpyEngine(self.allocator.arena.base)
         self.guard_memory = settings.guard_memory if settings.guard_memory is not None else 1 << 30
+        if settings.fence is not None:
+            prepare_fences(self.allocator, HostPages, self.guard_memory)
 
     def start(self) -> None:
         triton_host.install()
@@ -83,6 +86,7 @@ class CudaBackend:
         from shadowgraph.common.compat import require_gpu
 
         require_gpu()
+        from shadowgraph.engines.fenced_pages import DevicePages
         from shadowgraph.graphs.cuda.capture_lines import CaptureLines
         from shadowgraph.graphs.cuda.check_nodes import CheckNodes
         from shadowgraph.graphs.cuda.graph import CudaGraphs
@@ -110,6 +114,9 @@ class CudaBackend:
             self.pools = IsolatedPools(
                 allocator.arena, settings.near_guard, settings.near_guard, self.guard_memory, allocator.end_segment
             )
+        if settings.fence is not None:
+            pages = partial(DevicePages, engine.device, settings.fence_anyway)
+            prepare_fences(allocator, pages, self.guard_memory)
         prober = Prober(engine.device, engine.probe_function, expandable)
         self.checks = CheckNodes(engine.watches, engine.listed) if settings.checks == "nodes" else None
         lines = CaptureLines(settings.capture_lines == "learnt", observer)
@@ -146,6 +153,13 @@ class CudaBackend:
         unchecked = Counter(self.checks.refused) if self.checks is not None else Counter[str]()
         pools = self.pools.left_alone if self.pools else Counter[str]()
         return dict(self.native.left_alone + uncompared + pools + unchecked)
+
+
+def prepare_fences(allocator: HostAllocator, pages: Callable[[], Pages], limit: int) -> None:
+    """Let an allocator lay fences, within a limit; its spans stay from one debugger to the next."""
+    if allocator.fences is None:
+        allocator.fences = FencedSpans(pages(), limit)
+    allocator.fences.limit = limit
 
 
 def _expandable_segments() -> bool:

@@ -40,6 +40,7 @@ from shadowgraph.graphs import launch_rows
 from shadowgraph.graphs.dispatch import host_reads
 from shadowgraph.graphs.dispatch.eager import rests
 from shadowgraph.graphs.dispatch.eager_guard import EagerGuard
+from shadowgraph.graphs.dispatch.fencing import Fencing
 from shadowgraph.graphs.events import Listener
 from shadowgraph.localize.flight_recorder import FlightRecorder
 from shadowgraph.localize.launch_stepper import LaunchStepper
@@ -59,6 +60,7 @@ from shadowgraph.monitor.check_budget import CheckBudget
 from shadowgraph.monitor.crash_recorder import CrashRecorder
 from shadowgraph.monitor.event_barrier import event_handler
 from shadowgraph.monitor.evidence_dispatch import EvidenceDispatcher
+from shadowgraph.monitor.fences import Fences
 from shadowgraph.monitor.finding_pipeline import FindingPipeline
 from shadowgraph.monitor.finding_store import FindingStore
 from shadowgraph.monitor.graph_registry import GraphRegistry
@@ -124,6 +126,8 @@ class Monitor(Listener):
         Names buffers after variables.
     eager_guard
         Which eager allocations are guarded, or None.
+    fences, fencing
+        The buffers behind which no memory is mapped, and which allocations become such; None for none.
     observation, idleness
         When eager operators pass unobserved, with graphs and without.
     write_patterns
@@ -151,6 +155,8 @@ class Monitor(Listener):
         self.context = take.context = Context(
             settings, allocator, allocator.ledger, engine, names, weak_callback(take.take), batch_of=self.batches.of
         )
+        self.fences = fences = Fences(self.context, self.subscriptions)
+        self.fencing = Fencing(settings.fence, weak_callback(fences.laid)) if settings.fence is not None else None
         self.checks = Checks(self.context)
         self._standing = ActiveGuards(allocator.guards, settings.near_guard)
         self._rearming = Rearming(self.context)
@@ -190,10 +196,11 @@ class Monitor(Listener):
         self.write_patterns = patterns = WritePatterns(
             self.checks[StaleRows], partial(getattr, self.flight_recorder, "observer")
         )
+        fenced = settings.fence is not None  # operators that pass unseen would allocate without fences
         self.observation = Observation(
             settings.watch_eager == "sampled" and engine.asynchronous,
             partial(_news, take, self.checks[InGraphMutation], patterns),
-            lambda: bool(stepper.armed or budget.guards_eager or preparing.anywhere or capturing),
+            lambda: bool(stepper.armed or budget.guards_eager or fenced or preparing.anywhere or capturing),
             weak_callback(self._observation_changed),
             weak_callback(self._is_exact),
             lambda: budget.limit.stride,

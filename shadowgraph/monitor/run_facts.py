@@ -80,6 +80,7 @@ def facts_of(
         failures=work.failures.all,
         replays=Replays(work.budget.replays, work.budget.checked, work.budget.observed),
         high_water=work.checks[Headroom].rows(),
+        fences=work.fences.rows(),
         watches=tuple((watch.name, tuple(watch.changes), watch.dropped) for watch in work.watches.watches),
     )
 
@@ -94,7 +95,15 @@ def _limits(work: Monitor) -> tuple[str | None, ...]:
     )
     undefined = work.checks.find(UndefinedInfluence)
     tried = undefined.sentence() if undefined is not None else None
-    return (work.limit.sentence(), *sampling, tried, _inferred(work), work.book.sentence(), *recorder.reasons)
+    return (
+        work.limit.sentence(),
+        *sampling,
+        tried,
+        _inferred(work),
+        work.book.sentence(),
+        work.fences.sentence(),
+        *recorder.reasons,
+    )
 
 
 def _operators(work: Monitor) -> str | None:

@@ -24,6 +24,7 @@ from shadowgraph.model.guards import NO_GUARDS, GuardPolicy, GuardSizes
 from shadowgraph.model.ranges import ByteRange
 from shadowgraph.model.stacks import Stack, current_stack
 from shadowgraph.tracking.arena import HostArena, HostCanaries
+from shadowgraph.tracking.fences import FencedSpans
 from shadowgraph.tracking.frees import finalized
 from shadowgraph.tracking.guard_keeper import CanaryWriter, GuardKeeper
 from shadowgraph.tracking.large_buffers import NO_MEMORY, LargeTally, Request
@@ -47,6 +48,7 @@ class Block:
     guards: GuardSizes
     policy: GuardPolicy | None = None  # the guards count against its budget
     place: int = -1  # as `Buffer.place`, of its last tenant
+    fences: FencedSpans | None = None  # whose span it is, instead of the arena's
 
 
 class Pool:
@@ -129,6 +131,10 @@ class HostAllocator:
         Whether memory freed during a capture waits for its end before it is reused.
     large
         What the guards behind large buffers take.
+    fences
+        Where buffers with a fence come from; None as long as none was wanted.
+    unfenced
+        Why the last buffer that was to have a fence has none.
     """
 
     device = "cpu"
@@ -143,6 +149,9 @@ class HostAllocator:
         self.isolate_captures = False
         self.large = LargeTally()
         self.static_pool = self.new_pool(users=1)
+        self.fences: FencedSpans | None = None
+        self.unfenced = ""
+        self._unpooled = Pool(self.static_pool.serial)  # freed spans with a fence go back at once
         self._storages: weakref.WeakValueDictionary[int, torch.UntypedStorage] = weakref.WeakValueDictionary()
 
     @property
@@ -192,6 +201,7 @@ class HostAllocator:
         graph: int | None = None,
         stack: Stack | None = None,
         guarded: bool = False,
+        fenced: bool = False,
     ) -> tuple[torch.UntypedStorage, Buffer]:
         """Allocate a storage of exactly `nbytes` > 0 bytes with armed guards, and its ledger entry.
 
@@ -201,6 +211,8 @@ class HostAllocator:
             The allocating stack; walked here when not given.
         guarded
             Fail rather than return a storage without guards.
+        fenced
+            Lay a fence behind it if that is possible.
 
         Raises
         ------
@@ -208,10 +220,12 @@ class HostAllocator:
             When the arena is exhausted, even without guards; with `guarded` also when the guard budget is exhausted.
         """
         with self._lock.section:
+            fence = self._fenced_block(nbytes, dtype.itemsize) if fenced else None
+            pool = self._unpooled if fence is not None else pool
             reused = pool is self.static_pool and nbytes <= SPARE_BYTES
             capacity = size_class(nbytes) if reused else round_up(nbytes)
-            block = self._take(pool, capacity) or self._new_block(nbytes, capacity)
-            if guarded and not block.guards.tail:
+            block = fence or self._take(pool, capacity) or self._new_block(nbytes, capacity)
+            if guarded and not (block.guards.tail or fence):
                 pool.give(block)
                 raise MemoryError("guard memory is used up")
             buffer = Buffer(
@@ -227,7 +241,8 @@ class HostAllocator:
                 graph=graph,
                 pool=pool.serial,
                 head_guard=block.guards.head,
-                tail_guard=block.guards.tail + block.capacity - nbytes if block.guards.tail else 0,
+                tail_guard=block.guards.tail + block.capacity - nbytes if block.guards.tail or fence else 0,
+                fence=block.capacity - nbytes if fence else -1,
             )
             pool.settle_place(block)
             if block.place != block.address:
@@ -275,7 +290,7 @@ class HostAllocator:
 
     def holds(self, address: int) -> bool:
         """Whether an address lies in this allocator's memory."""
-        return self.arena.holds(address)
+        return self.arena.holds(address) or (self.fences is not None and self.fences.holds(address))
 
     def in_private_pool(self, where: ByteRange) -> bool:
         """Whether freed memory lies in a private pool of a graph or of the program, which eager code does not share."""
@@ -310,6 +325,25 @@ class HostAllocator:
                 sizes = self.policy.shrink(sizes)
         return Block(span + sizes.head, capacity, sizes, self.policy)
 
+    def _fenced_block(self, nbytes: int, itemsize: int) -> Block | None:
+        """A block with a fence, and a guard before it; None where no fence can be laid."""
+        fences = self.fences
+        if fences is None:
+            self.unfenced = "none were prepared"
+            return None
+        head = round_up(self.policy.near) if self.policy is not None else 0
+        room = fences.room(nbytes, itemsize)
+        try:
+            return Block(self._fenced_span(fences, head + room) + head, room, GuardSizes(head, 0), fences=fences)
+        except MemoryError as error:
+            self.unfenced = str(error)
+            return None
+
+    def _fenced_span(self, fences: FencedSpans, nbytes: int) -> int:
+        """Address of a span that ends at a fence; raises `MemoryError`."""
+        fences.settle(lambda: True)
+        return fences.take(nbytes)
+
     def _span(self, nbytes: int) -> int:
         """Address of a span of the arena."""
         return self.arena.take(nbytes)
@@ -333,7 +367,7 @@ class HostAllocator:
         finally:
             if block.policy is not None:
                 block.policy.release(block.guards)
-            self.arena.give(block.address - block.guards.head, block.guards.added + block.capacity)
+            (block.fences or self.arena).give(block.address - block.guards.head, block.guards.added + block.capacity)
 
 
 _allocator: HostAllocator | None = None

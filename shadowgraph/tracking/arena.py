@@ -20,6 +20,7 @@ from shadowgraph.common.errors import BackendError
 from shadowgraph.common.fork_safety import fork_safe
 from shadowgraph.model.canary import canary
 from shadowgraph.model.ranges import ByteRange
+from shadowgraph.tracking.memory import raw_bytes
 
 _RESERVE = 64 << 30
 _SMALLEST_RESERVE = 1 << 30
@@ -99,8 +100,7 @@ class HostArena:
 
 
 class HostCanaries:
-    """Writes canaries into an arena, at once; their positions count from its start. The caller holds the allocator's
-    lock.
+    """Writes canaries at once; their positions count from the arena's start. The caller holds the allocator's lock.
 
     Attributes
     ----------
@@ -119,9 +119,9 @@ class HostCanaries:
     def write_canaries(self, ranges: Sequence[ByteRange], here: bool = False) -> None:
         """Write the canary over ranges; `here` makes no difference on the host."""
         for where in ranges:
-            assert self.arena is not None
-            room = self.arena.view(where.start, where.stop).data
-            room[:] = canary(where.start - self.arena.base, where.nbytes)
+            inside = self.arena is not None and self.arena.holds(where.start)
+            room = self.arena.view(where.start, where.stop) if inside else raw_bytes(where.start, where.nbytes)
+            room.data[:] = canary(where.start - self.origin, where.nbytes)
 
     def withdraw_guards(self, starts: Sequence[int]) -> None:
         """No effect: each check compares the guards that stand then."""

@@ -13,6 +13,7 @@ import torch
 from shadowgraph.model.ranges import ByteRange
 from shadowgraph.tracking.allocator import Block, HostAllocator, Pool
 from shadowgraph.tracking.captures import captures
+from shadowgraph.tracking.fences import FencedSpans
 from shadowgraph.tracking.guard_keeper import CanaryWriter
 from shadowgraph.tracking.large_buffers import NO_MEMORY, LargeBuffers, Request
 from shadowgraph.tracking.memory import construct_storage
@@ -111,6 +112,11 @@ class CudaAllocator(HostAllocator):
             self._slabs.settle(self._memory.wait)
         return super()._span(nbytes)
 
+    def _fenced_span(self, fences: FencedSpans, nbytes: int) -> int:
+        if fences.needs_settling(nbytes):
+            fences.settle(self._memory.wait)
+        return fences.take(nbytes)
+
     def wait(self) -> None:
         """Wait for work queued on the known streams, unless a capture runs."""
         self._memory.wait()
@@ -118,4 +124,6 @@ class CudaAllocator(HostAllocator):
     def settle(self) -> None:
         """Allow reuse of memory that no queued work writes; called before a capture, during which there is no wait."""
         self._slabs.settle(self._memory.passed)
+        if self.fences is not None:
+            self.fences.settle(self._memory.passed)
         self._large.capture_begins()

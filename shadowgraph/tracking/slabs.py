@@ -27,10 +27,12 @@ class SlabArena(HostArena):
     ----------
     malloc
         Allocates device memory of a given size and returns its address; raises `MemoryError`.
+    slab
+        Bytes of a slab; 0 for an allocation of its own for each span.
     """
 
-    def __init__(self, malloc: Callable[[int], int]) -> None:
-        self._device_malloc = malloc
+    def __init__(self, malloc: Callable[[int], int], slab: int = SLAB) -> None:
+        self._device_malloc, self._slab = malloc, slab
         self._lock = threading.RLock()
         self.base = 0
         self.size = 0
@@ -52,11 +54,11 @@ class SlabArena(HostArena):
             spans = self._free.get(nbytes)
             if spans:
                 return spans.pop()
-            if nbytes > SLAB // 2:
+            if nbytes > self._slab // 2:
                 return self._malloc(nbytes)
             if self._next + nbytes > self._end:
-                self._next = self._malloc(SLAB)
-                self._end = self._next + SLAB
+                self._next = self._malloc(self._slab)
+                self._end = self._next + self._slab
             address, self._next = self._next, self._next + nbytes
             return address
 

@@ -23,6 +23,7 @@ from shadowgraph.graphs.dispatch import active_pools, host_copies, host_reads, h
 from shadowgraph.graphs.dispatch.borrowed_memory import note_tensor
 from shadowgraph.graphs.dispatch.calling import call
 from shadowgraph.graphs.dispatch.eager_guard import EagerGuard
+from shadowgraph.graphs.dispatch.fencing import Fencing
 from shadowgraph.graphs.dispatch.indexing import IndexUse, index_uses
 from shadowgraph.graphs.dispatch.large import LargeResults
 from shadowgraph.graphs.dispatch.observer_mode import ObserverMode
@@ -166,6 +167,8 @@ class EagerMode(ObserverMode):
         Whether operators are to pass unseen now, also in threads whose mode cannot be removed.
     idle
         Counts operators until the first capture.
+    fencing
+        Selects the allocations that get a fence; None for none.
 
     Attributes
     ----------
@@ -185,9 +188,10 @@ class EagerMode(ObserverMode):
         thorough: bool = False,
         unobserved: Callable[[], bool] = lambda: False,
         idle: Idle | None = None,
+        fencing: Fencing | None = None,
     ) -> None:
         super().__init__()
-        self._allocator, self._rule, self._thorough = allocator, rule, thorough
+        self._allocator, self._rule, self._thorough, self._fencing = allocator, rule, thorough, fencing
         place = torch.device(allocator.device)
         self._device, self._index, self._place = place.type, -1 if place.index is None else place.index, str(place)
         self._unobserved, self._idle = unobserved, idle if idle is not None else Idle()
@@ -276,7 +280,7 @@ class EagerMode(ObserverMode):
 
     def _run(self, path: Path, guarding: bool, args: Any, kwargs: Any) -> Any:
         schema = path.schema
-        if guarding and self._large is not None and not _local.guard_depth:
+        if guarding and self._large is not None and not _local.guard_depth and not self._fences(schema):
             with error_barrier("large allocation"):
                 large = self._large.make(path.operator, schema, args, kwargs)
                 if large is not None:
@@ -328,7 +332,7 @@ class EagerMode(ObserverMode):
     def _guarded_results(self, path: Path, results: Any, args: Any, kwargs: Any) -> Any:
         if path.schema.name == "aten.lift_fresh.default":  # a view of what torch made where no mode sees it
             return self._guarded_constant(results)
-        return results if path.operator.is_view else self._guarded(results, args, kwargs)
+        return results if path.operator.is_view else self._guarded(results, args, kwargs, self._fences(path.schema))
 
     def _note_host_read(self, schema: Schema, args: Any, kwargs: Any) -> None:
         """Tell of the tensors that an operator reads on the host."""
@@ -342,12 +346,16 @@ class EagerMode(ObserverMode):
         """Whether the results of an operator become guarded static buffers."""
         rule = self._rule
         wanted = bool(_local.guard_depth) or (rule is not None and rule.active and rule.wants(schema))
-        if not wanted:
+        if not (wanted or self._fences(schema)):
             return False
         reason = POOLED if active_pools.routed() else MADE_FX if _is_made_fx() else None
         if reason is not None:
             stepped_aside(reason)
         return reason is None
+
+    def _fences(self, schema: Schema) -> bool:
+        """Whether the results of an operator are to have fences."""
+        return self._fencing is not None and self._fencing.wants(schema)
 
     def _cloned(self, func: OpOverload, tensor: torch.Tensor) -> torch.Tensor:
         """A lazy clone; guarded memory cannot be copied on write, so that it is cloned at once."""
@@ -407,16 +415,17 @@ class EagerMode(ObserverMode):
     def _guarded_constant(self, tensor: torch.Tensor) -> torch.Tensor:
         """Move ``torch.tensor(data)`` to guarded memory; ``from_numpy`` keeps sharing the array's memory."""
         if is_plain(tensor, self._device) and tensor.untyped_storage().resizable():
-            moved: torch.Tensor = self._guarded(tensor, (), {})
+            fenced = self._fencing is not None and self._fencing.here()
+            moved: torch.Tensor = self._guarded(tensor, (), {}, fenced)
             return moved
         return tensor
 
-    def _guarded(self, results: Any, args: Any, kwargs: Any) -> Any:
+    def _guarded(self, results: Any, args: Any, kwargs: Any, fenced: bool) -> Any:
         with error_barrier("guarded allocation"):
             if any(tensor.get_device() != self._index for tensor in tensors_in(results)):
                 return results  # a device that is not watched
             inputs = {storage_key(t) for t in tensors_in((args, kwargs)) if is_plain(t, self._device)}
-            allocate = self._allocate if _local.guard_depth else self._allocate_small
+            allocate = self._allocate if _local.guard_depth or fenced else self._allocate_small
             return Rehomed(results, inputs, allocate, self._device).results
         return results
 
@@ -427,13 +436,19 @@ class EagerMode(ObserverMode):
     def _allocate(
         self, nbytes: int, dtype: torch.dtype, shape: tuple[int, ...], guarded: bool = False
     ) -> torch.UntypedStorage | None:
-        pool = self._allocator.static_pool
+        pool, fencing = self._allocator.static_pool, self._fencing
+        fenced = fencing is not None and fencing.here()
         try:
-            return self._allocator.storage(nbytes, pool, Role.STATIC, dtype, shape, guarded=guarded)[0]
+            storage, buffer = self._allocator.storage(
+                nbytes, pool, Role.STATIC, dtype, shape, guarded=guarded, fenced=fenced
+            )
         except MemoryError:
             if self._allocator.policy is not None:
                 self._allocator.policy.drop()
             return None
+        if fencing is not None and fenced:
+            fencing.allocated(buffer, self._allocator.unfenced)
+        return storage
 
     def _make_room(self, tensor: torch.Tensor, size: Any) -> None:
         """Guarded storages cannot grow; one that would have to is replaced first."""

@@ -10,6 +10,7 @@ import os
 import sys
 from types import FrameType
 
+from shadowgraph.graphs.dispatch.places import Places
 from shadowgraph.graphs.dispatch.schemas import Schema
 
 LARGEST = 64 << 20  # bytes of results that are moved to guarded memory; larger ones get a guard where they are made
@@ -50,7 +51,7 @@ class EagerGuard:
     def __init__(self, rule: str) -> None:
         self.active = True
         self.every = rule == "all"
-        self._within = {tuple(part[3:].rsplit(":", 1)) for part in rule.split(",")} if rule.startswith("in:") else None
+        self._within = Places(rule) if rule.startswith("in:") else None
         self._bounded = rule == "auto"
         self._replays = 0
 
@@ -73,9 +74,9 @@ class EagerGuard:
         """Whether the results of an operator, called from here, are to be guarded."""
         if self.every:
             return True
-        if schema.name.rsplit(".", 1)[0] not in MAKERS:
+        if not allocates(schema):
             return False
-        return _called_within(self._within) if self._within is not None else not _called_by_nn()
+        return self._within.on_stack() if self._within is not None else not _called_by_nn()
 
     def wants_large(self) -> bool:
         """Whether a large result that `wants` selected is to get a guard: no memory of an operator inside a module's
@@ -85,6 +86,11 @@ class EagerGuard:
     def limit(self) -> int | None:
         """Bytes of the largest result that is moved to guarded memory; None for no limit."""
         return None if self.every else LARGEST
+
+
+def allocates(schema: Schema) -> bool:
+    """Whether an operator allocates memory for its result and does nothing else of note."""
+    return schema.name.rsplit(".", 1)[0] in MAKERS
 
 
 def _called_by_nn() -> bool:
@@ -106,17 +112,6 @@ def _is_short_lived() -> bool:
         if frame is None:
             return False
         if any(name in frame.f_code.co_filename for name in _SHORT_LIVED):
-            return True
-        frame = frame.f_back
-    return False
-
-
-def _called_within(places: set[tuple[str, ...]]) -> bool:
-    frame: FrameType | None = sys._getframe(_CALLER)
-    for _ in range(_FRAMES):
-        if frame is None:
-            return False
-        if (frame.f_globals.get("__name__"), frame.f_code.co_qualname) in places:
             return True
         frame = frame.f_back
     return False

@@ -50,6 +50,9 @@ def leave_guards(tensor: torch.Tensor, allocator: HostAllocator) -> bool:
     storage = tensor.untyped_storage()
     if storage.resizable() or storage.nbytes() > LARGEST or not allocator.holds(storage.data_ptr()):
         return False
+    owner = allocator.ledger.at(storage.data_ptr())
+    if owner is not None and owner.fence >= 0:
+        return False
     if torch._C._storage_Use_Count(storage._cdata) > _OWNERS:
         return False
     fresh = torch.UntypedStorage(storage.nbytes(), device=storage.device)

@@ -10,6 +10,7 @@ from collections import Counter
 POOLED = "allocations left unguarded in a memory pool that the program had made active"
 MADE_FX = "allocations left unguarded while make_fx traced"
 LARGE = "large allocations left unguarded: "  # followed by why
+FENCE = "fences not laid: "  # followed by why
 TRACED = "calls not seen while torch.jit traced them"
 
 _counts: Counter[str] = Counter()

@@ -71,7 +71,6 @@ class Recorder(TorchDispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]
         mode_sensitive.install()
         self.graph, self.pool, self.allocator = graph, pool, allocator
-        self._arena = allocator.arena
         self.steps: list[Step] = []
         self.foreign: dict[int, tuple[StorageWeakRef, TensorView, Node]] = {}
         self.constants: dict[int, torch.UntypedStorage] = {}
@@ -262,7 +261,7 @@ class Recorder(TorchDispatchMode):
         start = storage.data_ptr()
         if self.allocator.lends(storage):
             self.graph.borrowed[node.index, start] = borrowers.see(storage, self.allocator.ledger.next_serial()).serial
-        if not self._arena.holds(start):
+        if not self.allocator.holds(start):
             if not is_alias(storage):
                 self.foreign[key] = (StorageWeakRef(storage), TensorView.of(tensor), node)
             self._note_input(track_foreign(self.allocator.ledger, tensor))

@@ -22,6 +22,7 @@ import numpy.typing as npt
 from shadowgraph import tracking
 from shadowgraph.common.internal_errors import error_barrier
 from shadowgraph.model.ranges import ByteRange
+from shadowgraph.tracking import fence_hits
 from shadowgraph.tracking.loads import LoadLog
 from shadowgraph.tracking.pool_watch import watch
 from shadowgraph.tracking.stores import StoreLog
@@ -77,6 +78,8 @@ def wrap_load(original: Callable[..., Any]) -> Callable[..., Any]:
             with error_barrier("note loads"):
                 itemsize = max(1, ptrs.get_element_ty().primitive_bitwidth // 8)
                 launch.log.note_load(ptrs.data[_lanes(mask, ptrs.data)].astype(np.uint64), itemsize)
+        if fence_hits.current is not None:
+            _look_at_fences(ptrs, max(1, ptrs.get_element_ty().primitive_bitwidth // 8), mask, False)
         return original(builder, ptrs, mask, other, *rest, **named)
 
     return load
@@ -85,10 +88,12 @@ def wrap_load(original: Callable[..., Any]) -> Callable[..., Any]:
 def wrap_store(original: Callable[..., Any]) -> Callable[..., Any]:
     def store(builder: Any, ptrs: Any, value: Any, mask: Any, *rest: Any) -> Any:
         launch = _local.running
+        if launch is not None and launch.allowed is not None:
+            mask = _confined(mask, ptrs.data, value.data.dtype.itemsize, launch.allowed)
+        if fence_hits.current is not None:
+            _look_at_fences(ptrs, value.data.dtype.itemsize, mask, True)
         if launch is None:
             return original(builder, ptrs, value, mask, *rest)
-        if launch.allowed is not None:
-            mask = _confined(mask, ptrs.data, value.data.dtype.itemsize, launch.allowed)
         result = original(builder, ptrs, value, mask, *rest)
         if launch.log is not None:
             with error_barrier("note stores"):
@@ -102,10 +107,12 @@ def wrap_store(original: Callable[..., Any]) -> Callable[..., Any]:
 def wrap_rmw(original: Callable[..., Any]) -> Callable[..., Any]:
     def rmw(builder: Any, op: Any, ptr: Any, val: Any, mask: Any, *rest: Any) -> Any:
         launch = _local.running
+        if launch is not None and launch.allowed is not None:
+            mask = _confined(mask, ptr.data, val.data.dtype.itemsize, launch.allowed)
+        if fence_hits.current is not None:
+            _look_at_fences(ptr, val.data.dtype.itemsize, mask, True)
         if launch is None:
             return original(builder, op, ptr, val, mask, *rest)
-        if launch.allowed is not None:
-            mask = _confined(mask, ptr.data, val.data.dtype.itemsize, launch.allowed)
         if launch.log is not None and launch.log.loads is not None:
             with error_barrier("note loads"):
                 _note_loads(launch.log.loads, builder, ptr.data, val.data.dtype.itemsize, _lanes(mask, ptr.data))
@@ -121,17 +128,31 @@ def wrap_rmw(original: Callable[..., Any]) -> Callable[..., Any]:
 def wrap_cas(original: Callable[..., Any]) -> Callable[..., Any]:
     def cas(builder: Any, ptr: Any, cmp: Any, val: Any, *rest: Any) -> Any:
         launch = _local.running
-        if launch is None:
+        if launch is None and fence_hits.current is None:
             return original(builder, ptr, cmp, val, *rest)
-        if launch.allowed is not None and not _inside(ptr.data, val.data.dtype.itemsize, launch.allowed).all():
+        if (
+            launch is not None
+            and launch.allowed is not None
+            and not _inside(ptr.data, val.data.dtype.itemsize, launch.allowed).all()
+        ):
             return cmp  # as if another value had been stored first
+        if fence_hits.current is not None:
+            _look_at_fences(ptr, val.data.dtype.itemsize, np.ones(np.shape(ptr.data), dtype=bool), True)
         result = original(builder, ptr, cmp, val, *rest)
-        if launch.log is not None:
+        if launch is not None and launch.log is not None:
             with error_barrier("note stores"):
                 _note_memory(launch.log, builder, ptr.data, val.data.dtype, result.data == cmp.data)
         return result
 
     return cas
+
+
+def _look_at_fences(pointers: Any, itemsize: int, mask: Any, writes: bool) -> None:
+    """Say what is about to run into a fence, if anything is."""
+    hits = fence_hits.current
+    with error_barrier("fences"):
+        if hits is not None:
+            hits.look(pointers.data[_lanes(mask, pointers.data)].astype(np.uint64), itemsize, writes)
 
 
 def _confined(mask: Any, addresses: Any, itemsize: int, allowed: list[ByteRange]) -> Any:

@@ -18,7 +18,7 @@ from shadowgraph.wrap.folder.process_record import ProcessRecord
 # Fields of `RunFacts` that are summed over all debuggers: numbers, numbers by reason, and tuples.
 _NUMBERS = "suppressed", "guards_shrunk", "guards_dropped", "names_unread", "names_cut_short"
 _COUNTS = "left_alone", "stepped_aside"
-_ROWS = "watches", "last_values", "last_launches"
+_ROWS = "watches", "last_values", "last_launches", "fences"
 _MARKS = 4096  # high-water marks of a run
 
 

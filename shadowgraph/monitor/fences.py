@@ -1,0 +1,86 @@
+"""The fences of a debugger: which buffers have one, for the report, and what is said before a kernel runs into one.
+
+`laid` is called in the allocating thread, `met` in the thread of a launch in Triton's interpreter, with no lock held.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterable
+
+from shadowgraph.checks.base import Context
+from shadowgraph.common.internal_errors import log
+from shadowgraph.common.words import plural
+from shadowgraph.model.buffers import Buffer
+from shadowgraph.model.fences import LAID, Fence
+from shadowgraph.model.stacks import current_stack
+from shadowgraph.monitor.subscriptions import Subscriptions
+
+_TOLD = 64  # of fences, by line, type and shape
+_NOWHERE = "", 0
+
+
+class Fences:
+    """The fences of one debugger.
+
+    Attributes
+    ----------
+    count
+        Buffers that have got one.
+    """
+
+    def __init__(self, context: Context, subscriptions: Subscriptions) -> None:
+        self._context, self._subscriptions = context, subscriptions
+        self._told: set[tuple[object, ...]] = set()
+        self.count = 0
+
+    def laid(self, buffer: Buffer) -> None:
+        """A buffer has got a fence."""
+        self.count += 1
+        kind = _kind(buffer)
+        if kind not in self._told and len(self._told) < _TOLD:
+            self._told.add(kind)
+            self._subscriptions.report_lines.call(f"{LAID}{self._fence(buffer).sentence()}")
+
+    def met(self, edge: int, address: int, itemsize: int, writes: bool) -> None:
+        """A kernel is about to access what is not mapped from `edge` on; the process dies of it next, unless it handles
+        the signal."""
+        ledger = self._context.ledger
+        buffer = next(
+            (b for b in (*ledger, *reversed(ledger.freed)) if b.fence >= 0 and b.stop + b.fence == edge), None
+        )
+        if buffer is None:
+            return
+        past = max(0, address - buffer.stop)
+        where = "right past the end" if not past else f"{plural(past, 'byte')} past the end"
+        by = ", from ".join(f"{os.path.basename(f.file)}:{f.line} in {f.function}" for f in current_stack()[:2])
+        line = (
+            f"fence: {plural(itemsize, 'byte')} {'written' if writes else 'read'} {where} of "
+            f"{'' if buffer.alive else 'the freed '}{self._fence(buffer).name} ({plural(buffer.nbytes, 'byte')}), by {by}: "
+            "no memory is mapped there, and the process dies of SIGSEGV"
+        )
+        self._subscriptions.report_lines.call(line)
+        log(logging.ERROR, "shadowgraph: %s", line)
+
+    def rows(self) -> tuple[Fence, ...]:
+        """The fences so far, one for each line, type and shape."""
+        ledger = self._context.ledger
+        return tuple(self._fence(each) for each in _distinct((*ledger.freed, *ledger) if self.count else ()))
+
+    def sentence(self) -> str | None:
+        """A report line where a fence was wanted and none was laid."""
+        where = self._context.settings.fence
+        return None if where is None or self.count else f"no fence was laid: nothing was allocated from {where}"
+
+    def _fence(self, buffer: Buffer) -> Fence:
+        file, line = (buffer.stack[0].file, buffer.stack[0].line) if buffer.stack else _NOWHERE
+        return Fence(self._context.names.name_of(buffer)[0], file, line, buffer.nbytes, buffer.fence)
+
+
+def _kind(buffer: Buffer) -> tuple[object, ...]:
+    return buffer.stack[:1], buffer.dtype, buffer.shape
+
+
+def _distinct(buffers: Iterable[Buffer]) -> list[Buffer]:
+    return list({_kind(each): each for each in buffers if each.fence >= 0}.values())[:_TOLD]
