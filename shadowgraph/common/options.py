@@ -15,6 +15,7 @@ from shadowgraph.common.option_kinds import Bytes, Choice, Count, File, Kind, Li
 
 PREFIX = "SHADOWGRAPH_"
 SMALLEST_DUMP = 64 << 10
+FENCE_PLACE = r"in:[\w.]+:[\w.<>]+|(?!in:)[^,]+:[1-9]\d*"
 CommandLine = Literal["wrap", "pytest"]
 Layout = Literal["isolate", "faithful"]
 BackendName = Literal["host", "cuda"]
@@ -217,11 +218,11 @@ OPTIONS: tuple[Option, ...] = (
         defaults={"wrap": "auto", "pytest": "auto"},
     ),
     Option(
-        "fence", None, Words((), "in:module:qualname or FILE:LINE", r"in:[\w.]+:[\w.<>]+|(?!in:)[^,]+:[1-9]\d*", "WHERE"),
+        "fence", None, Words((), "in:module:qualname or FILE:LINE", FENCE_PLACE, "WHERE"),
         "lay a fence behind eager allocations of a place, in:module:qualname or FILE:LINE: no memory is mapped behind "
         "them, so that an access past their end ends the program at that instruction",
-        "SIGSEGV on the host, a lost context (error 700) on CUDA. A place is on the stack while the tensor is allocated; "
-        "several separated by commas.",
+        "By SIGSEGV on the host, by a lost context (error 700) on CUDA. The function, or the line, is on the stack while "
+        "the tensor is allocated; several separated by commas.",
         unset="none",
         flags={"wrap": Flag(("--fence",))},
     ),

@@ -12,8 +12,8 @@ from shadowgraph.common.compat import require_driver
 from shadowgraph.engines.device import Device
 
 UNDER_MPS = (
-    "CUDA MPS is in use, where an access past a fence ends all programs that share the device; fence_anyway lays fences "
-    "all the same"
+    "CUDA MPS is in use, where an access past a fence ends all programs that share the device; fence_anyway lays "
+    "fences all the same"
 )
 UNSUPPORTED = "the device has no virtual memory management"
 _ALIGNMENT = 16  # bytes: of the widest loads, and of what kernels assume

@@ -10,6 +10,7 @@ from shadowgraph.common.words import plural
 from shadowgraph.model.redaction import Kept, OwnerPath
 
 LAID = "fence laid behind "  # how the line begins that a process tells when it has laid one
+HIT = "fence: "  # and when an access is about to run into one
 
 
 class Fence(msgspec.Struct, frozen=True):

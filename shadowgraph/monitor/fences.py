@@ -13,7 +13,7 @@ from shadowgraph.checks.base import Context
 from shadowgraph.common.internal_errors import log
 from shadowgraph.common.words import plural
 from shadowgraph.model.buffers import Buffer
-from shadowgraph.model.fences import LAID, Fence
+from shadowgraph.model.fences import HIT, LAID, Fence
 from shadowgraph.model.stacks import current_stack
 from shadowgraph.monitor.subscriptions import Subscriptions
 
@@ -47,19 +47,17 @@ class Fences:
         """A kernel is about to access what is not mapped from `edge` on; the process dies of it next, unless it handles
         the signal."""
         ledger = self._context.ledger
-        buffer = next(
-            (b for b in (*ledger, *reversed(ledger.freed)) if b.fence >= 0 and b.stop + b.fence == edge), None
-        )
+        known = (each for each in (*ledger, *reversed(ledger.freed)) if each.fence >= 0)
+        buffer = next((each for each in known if each.stop + each.fence == edge), None)
         if buffer is None:
             return
         past = max(0, address - buffer.stop)
         where = "right past the end" if not past else f"{plural(past, 'byte')} past the end"
         by = ", from ".join(f"{os.path.basename(f.file)}:{f.line} in {f.function}" for f in current_stack()[:2])
-        line = (
-            f"fence: {plural(itemsize, 'byte')} {'written' if writes else 'read'} {where} of "
-            f"{'' if buffer.alive else 'the freed '}{self._fence(buffer).name} ({plural(buffer.nbytes, 'byte')}), by {by}: "
-            "no memory is mapped there, and the process dies of SIGSEGV"
-        )
+        access = f"{plural(itemsize, 'byte')} {'written' if writes else 'read'} {where} of"
+        name = f"{'' if buffer.alive else 'the freed '}{self._context.names.name_of(buffer)[0]}"
+        size = plural(buffer.nbytes, "byte")
+        line = f"{HIT}{access} {name} ({size}), by {by}: no memory is mapped there, and the process dies of SIGSEGV"
         self._subscriptions.report_lines.call(line)
         log(logging.ERROR, "shadowgraph: %s", line)
 

@@ -119,7 +119,8 @@ class HostCanaries:
     def write_canaries(self, ranges: Sequence[ByteRange], here: bool = False) -> None:
         """Write the canary over ranges; `here` makes no difference on the host."""
         for where in ranges:
-            inside = self.arena is not None and self.arena.holds(where.start)
+            assert self.arena is not None
+            inside = self.arena.holds(where.start)
             room = self.arena.view(where.start, where.stop) if inside else raw_bytes(where.start, where.nbytes)
             room.data[:] = canary(where.start - self.origin, where.nbytes)
 

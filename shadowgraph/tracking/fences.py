@@ -1,8 +1,8 @@
 """Fenced memory: spans that end where no memory is mapped, so that an access past their end faults at the instruction.
 
 `FencedSpans` has the interface of the other arenas; `Pages` makes its bytes, `HostPages` on the host and
-`engines.fenced_pages.DevicePages` on a device. Called under the allocator's lock; spans are kept until the process ends,
-as those of slabs are.
+`engines.fenced_pages.DevicePages` on a device. Called under the allocator's lock; spans are kept until the process
+ends, as those of slabs are.
 """
 
 from __future__ import annotations

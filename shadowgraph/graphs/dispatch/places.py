@@ -1,5 +1,5 @@
-"""Places of the program, by which `Settings.guard_eager` and `Settings.fence` select allocations: a function, or a line,
-that is on the stack of the allocating thread.
+"""Places of the program, by which `Settings.guard_eager` and `Settings.fence` select allocations: a function, or a
+line, that is on the stack of the allocating thread.
 
 `Places.on_stack` runs in that thread, inside the dispatch mode; no lock: two threads may at worst look at the same
 file's name twice.

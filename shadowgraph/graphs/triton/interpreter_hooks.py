@@ -128,13 +128,8 @@ def wrap_rmw(original: Callable[..., Any]) -> Callable[..., Any]:
 def wrap_cas(original: Callable[..., Any]) -> Callable[..., Any]:
     def cas(builder: Any, ptr: Any, cmp: Any, val: Any, *rest: Any) -> Any:
         launch = _local.running
-        if launch is None and fence_hits.current is None:
-            return original(builder, ptr, cmp, val, *rest)
-        if (
-            launch is not None
-            and launch.allowed is not None
-            and not _inside(ptr.data, val.data.dtype.itemsize, launch.allowed).all()
-        ):
+        allowed = launch.allowed if launch is not None else None
+        if allowed is not None and not _inside(ptr.data, val.data.dtype.itemsize, allowed).all():
             return cmp  # as if another value had been stored first
         if fence_hits.current is not None:
             _look_at_fences(ptr, val.data.dtype.itemsize, np.ones(np.shape(ptr.data), dtype=bool), True)
