@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from shadowgraph.common.atomic_files import atomic_write
-from shadowgraph.common.errors import MissingFileError, ShadowgraphError, UsageError
+from shadowgraph.common.errors import FenceError, MissingFileError, ShadowgraphError, UsageError
 from shadowgraph.common.option_kinds import File
 from shadowgraph.common.options import OPTIONS, add_flags, defaults_of, from_variables, given, option, require
 from shadowgraph.model.recorded_files import collect, new_token, remove_leftovers
@@ -20,6 +20,7 @@ from shadowgraph.wrap.folder.injection_config import DUMP_MOMENTS, InjectionConf
 from shadowgraph.wrap.folder.run_folder import DEFAULT_PARENT, RunFolder, default_folder
 
 if TYPE_CHECKING:
+    from shadowgraph.model.run_facts import RunFacts
     from shadowgraph.render.text.run_text import RunReport
     from shadowgraph.wrap.launch.run_child import Ended
     from shadowgraph.wrap.status.server import StatusServer
@@ -41,6 +42,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--quiet", action="store_true", help="log no finding and print no report")
     add_flags(parser.add_argument, "wrap")
+    parser.add_argument(
+        "--from",
+        dest="fence_from",
+        metavar="RUN",
+        help="what --fence says is the name of a buffer, which this earlier run folder or dump has: the line that "
+        "allocated it there",
+    )
     parser.add_argument(
         "--status",
         metavar="PORT|unix:PATH",
@@ -157,6 +165,8 @@ def _dumps(text: str) -> tuple[str, ...]:
 def _settings(args: argparse.Namespace) -> dict[str, Any]:
     """The options of every debugger; a bad value is an error now, and not in every process."""
     own = given(vars(args), "wrap")
+    if "fence" in own or args.fence_from is not None:
+        own["fence"] = _fence(own, args)
     for row in OPTIONS:
         if isinstance(row.kind, File) and row.name in own:
             own[row.name] = _readable(own[row.name])
@@ -164,6 +174,15 @@ def _settings(args: argparse.Namespace) -> dict[str, Any]:
     require({**from_variables(os.environ), **own})
     defaults = defaults_of("wrap", {name: text for name, text in os.environ.items() if name != _BACKEND.variable})
     return {**defaults, **own, **({"backend": backend} if backend is not None else {})}
+
+
+def _fence(own: dict[str, Any], args: argparse.Namespace) -> str:
+    from shadowgraph.commands.fence_places import fence_places, refuse_mps
+
+    if "fence" not in own:
+        raise UsageError("--from says where a buffer of --fence is allocated; name one with --fence")
+    refuse_mps(own.get("backend", _BACKEND.default_of("wrap")), own.get("fence_anyway", False))
+    return fence_places(own["fence"], args.fence_from, args.program)
 
 
 def _status_place(text: str) -> int | str:
@@ -213,9 +232,10 @@ def _conclude(args: argparse.Namespace, folder: RunFolder, ended: Ended, gather:
     """Report; no failure here may hide the command's exit status."""
     code = ended.code
     try:
-        findings = _report(args, folder, ended)
-        if not code and findings and args.error_exitcode is not None:
+        facts = _report(args, folder, ended)
+        if not code and facts is not None and facts.findings and args.error_exitcode is not None:
             code = args.error_exitcode
+        code = code or _fence_code(folder, facts)
     except Exception as error:
         with contextlib.suppress(OSError, ValueError):
             sys.stderr.write(f"shadowgraph: error: no report: {str(error) or type(error).__name__}\n")
@@ -229,8 +249,22 @@ def _conclude(args: argparse.Namespace, folder: RunFolder, ended: Ended, gather:
     return code
 
 
-def _report(args: argparse.Namespace, folder: RunFolder, ended: Ended) -> int:
-    """Print and write the requested reports; returns the number of findings."""
+def _fence_code(folder: RunFolder, facts: RunFacts | None) -> int:
+    """The exit code of a run that was to lay a fence, with a line where it laid none."""
+    where = folder.manifest["settings"]["options"].get("fence")
+    if where is None:
+        return 0
+    from shadowgraph.commands.fence_places import why_none
+
+    reason = why_none(facts, where)
+    if reason is None:
+        return 0
+    sys.stderr.write(f"shadowgraph: error: {reason}\n")
+    return FenceError.exit_code
+
+
+def _report(args: argparse.Namespace, folder: RunFolder, ended: Ended) -> RunFacts | None:
+    """Print and write the requested reports; returns the facts, None where no process did tensor work."""
     if args.json is None and ended.signal is None:
         from shadowgraph.wrap.folder.idle_report import idle_report
 
@@ -238,7 +272,7 @@ def _report(args: argparse.Namespace, folder: RunFolder, ended: Ended) -> int:
         idle = idle_report(folder.path, shown, args.program, ended.code)
         if idle is not None:
             sys.stderr.write("" if args.quiet else "".join(f"{line}\n" for line in idle))
-            return 0
+            return None
     from shadowgraph.render.text.run_text import RunReport
     from shadowgraph.wrap.folder.reader import read_settled
 
@@ -247,7 +281,7 @@ def _report(args: argparse.Namespace, folder: RunFolder, ended: Ended) -> int:
         report.print(sys.stderr)
     if args.json is not None:
         _write(args.json, report)
-    return len(report.facts.findings)
+    return report.facts
 
 
 def _write(path: str, report: RunReport) -> None:

@@ -221,8 +221,8 @@ OPTIONS: tuple[Option, ...] = (
         "fence", None, Words((), "in:module:qualname or FILE:LINE", FENCE_PLACE, "WHERE"),
         "lay a fence behind eager allocations of a place, in:module:qualname or FILE:LINE: no memory is mapped behind "
         "them, so that an access past their end ends the program at that instruction",
-        "By SIGSEGV on the host, by a lost context (error 700) on CUDA. The function, or the line, is on the stack while "
-        "the tensor is allocated; several separated by commas.",
+        "By SIGSEGV on the host, by a lost context (error 700) on CUDA. The function, or the line, is on the stack "
+        "while the tensor is allocated; several separated by commas.",
         unset="none",
         flags={"wrap": Flag(("--fence",))},
     ),

@@ -1,0 +1,168 @@
+"""What ``--fence`` of `shadowgraph wrap` says: its places, checked before the program starts, and whether a fence was
+laid in the end.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from importlib.machinery import PathFinder
+from typing import TYPE_CHECKING
+
+from shadowgraph.common.errors import FenceError, UnknownBufferError, UsageError
+from shadowgraph.common.options import FENCE_PLACE
+
+if TYPE_CHECKING:
+    from shadowgraph.model.run_facts import RunFacts
+    from shadowgraph.model.stacks import Stack
+
+_SOUGHT = 20_000  # files and folders that are looked at for a module
+_MPS_PIPE = "/tmp/nvidia-mps/control"
+
+
+def fence_places(where: str, run: str | None, command: Sequence[str]) -> str:
+    """The places of ``--fence``, for `Settings.fence`.
+
+    Parameters
+    ----------
+    run
+        A run folder or a dump: `where` is the name of a buffer in it.
+
+    Raises
+    ------
+    FenceError
+        For what is no place, and for a place or a name that is known not to exist.
+    MissingFileError, RunFolderError, DumpError
+        When the run cannot be read.
+    """
+    if run is not None:
+        return _place_of(where, run)
+    for part in where.split(","):
+        if not re.fullmatch(FENCE_PLACE, part):
+            wanted = "in:module:qualname or FILE:LINE, or a buffer's name with --from RUN"
+            raise FenceError(f"--fence must be {wanted}, not {where!r}")
+        if part.startswith("in:"):
+            _require_module(part.split(":")[1], command)
+        else:
+            _require_line(part)
+    return where
+
+
+def refuse_mps(backend: str, anyway: bool) -> None:
+    """Refuse fences on a device that several programs share by MPS, as far as the environment tells.
+
+    Raises
+    ------
+    FenceError
+    """
+    shared = bool(os.environ.get("CUDA_MPS_PIPE_DIRECTORY")) or os.path.exists(_MPS_PIPE)
+    on_device = backend == "cuda" or (backend == "auto" and os.path.exists("/dev/nvidiactl"))
+    if shared and on_device and not anyway:
+        raise FenceError(
+            "CUDA MPS is in use, where an access past a fence ends all programs that share the device; --fence-anyway "
+            "lays fences all the same"
+        )
+
+
+def why_none(facts: RunFacts | None, where: str) -> str | None:
+    """Why a run laid no fence, in a line; None where it laid one."""
+    from shadowgraph.graphs.dispatch.stepping_aside import FENCE
+
+    if facts is not None and facts.fences:
+        return None
+    reasons = [each.removeprefix(FENCE) for each in (facts.stepped_aside if facts else ()) if each.startswith(FENCE)]
+    return f"no fence was laid: {'; '.join(reasons) or f'nothing was allocated eagerly from {where}'}"
+
+
+def _place_of(name: str, run: str) -> str:
+    """The line that allocated a buffer of an earlier run."""
+    stacks = list(_stacks_of(name, run))
+    sites = dict.fromkeys(f"{stack[0].file}:{stack[0].line}" for stack in stacks if stack)
+    fitting = [site for site in sites if re.fullmatch(FENCE_PLACE, site)]
+    if not fitting:
+        raise FenceError(f"{run} does not tell where {name} was allocated")
+    return ",".join(fitting)
+
+
+def _stacks_of(name: str, run: str) -> Iterator[Stack]:
+    """The stacks that allocated the buffers of a name: as dumps have them, else as findings do."""
+    from shadowgraph.commands.opening import latest_dumps
+    from shadowgraph.dumps.naming import nearest_of
+
+    known: list[str] = []
+    found = False
+    with ExitStack() as opened:
+        for dump in latest_dumps(run, opened) if not os.path.isdir(run) or _has_dumps(run) else []:
+            try:
+                buffers = dump.names.buffers(name)
+            except UsageError as error:  # the end of several names
+                raise FenceError(str(error)) from None
+            known += dump.names.known()
+            for buffer in buffers:
+                found = True
+                if buffer.graph is not None:
+                    raise FenceError(f"{name} is allocated in a capture, where no fence can be laid")
+                yield buffer.stack
+    if not found and os.path.isdir(run):
+        from shadowgraph.wrap.folder.reader import read_run
+
+        facts = read_run(run).merged()
+        for finding in (*facts.damage, *facts.notes):
+            known += finding.buffer.names or (finding.buffer.name,)
+            if name in (finding.buffer.name, *finding.buffer.names):
+                found = True
+                yield finding.buffer.allocated
+    if not found:
+        raise FenceError(f"no buffer of {run} is called {name!r}{nearest_of(name, known)}")
+
+
+def _has_dumps(run: str) -> bool:
+    from shadowgraph.wrap.folder.reader import read_run
+
+    return bool(read_run(run).dumps)
+
+
+def _require_line(place: str) -> None:
+    """Refuse a line that is not in its file. Only the end of a path may be given: then the file is not known."""
+    file, _, line = place.rpartition(":")
+    if not os.path.isfile(file):
+        if os.path.isabs(file):
+            raise FenceError(f"--fence {place}: there is no file {file}")
+        return
+    with open(file, "rb") as text:
+        count = sum(1 for _ in text)
+    if int(line) > count:
+        raise FenceError(f"--fence {place}: {file} has {count:,} lines")
+
+
+def _require_module(module: str, command: Sequence[str]) -> None:
+    """Refuse a module that the command's interpreter cannot find, and that is nowhere below the working directory: a
+    program may extend its path."""
+    top = module.partition(".")[0]
+    if top == "__main__" or top in sys.builtin_module_names or not _is_this_python(command[0]):
+        return
+    scripts = [os.path.dirname(os.path.abspath(word)) for word in command[1:] if word.endswith(".py")]
+    folders = [*scripts, os.getcwd(), *os.environ.get("PYTHONPATH", "").split(os.pathsep), *sys.path]
+    if PathFinder.find_spec(top, folders) is None and not any(_lies_below(top, each) for each in (*scripts, ".")):
+        raise FenceError(f"--fence in:{module}: there is no module {top}")
+
+
+def _is_this_python(command: str) -> bool:
+    found = shutil.which(command)
+    return found is not None and os.path.realpath(found) == os.path.realpath(sys.executable)
+
+
+def _lies_below(module: str, folder: str) -> bool:
+    """Whether a folder has a module somewhere below it, or is too large to tell."""
+    seen = 0
+    for _, folders, files in os.walk(folder):
+        if module in folders or f"{module}.py" in files:
+            return True
+        seen += len(folders) + len(files)
+        if seen > _SOUGHT:
+            return True
+    return False
