@@ -61,6 +61,11 @@ class Fences:
         self._subscriptions.report_lines.call(line)
         log(logging.ERROR, "shadowgraph: %s", line)
 
+    @property
+    def kinds(self) -> int:
+        """How many lines, types and shapes have got fences so far."""
+        return len(self._told)
+
     def rows(self) -> tuple[Fence, ...]:
         """The fences so far, one for each line, type and shape."""
         ledger = self._context.ledger

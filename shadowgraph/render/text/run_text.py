@@ -16,6 +16,7 @@ from rich.text import Text
 from shadowgraph.common.console import console, tame
 from shadowgraph.common.html_repr import HtmlRepr
 from shadowgraph.common.words import plural
+from shadowgraph.model.fences import HIT, LAID
 from shadowgraph.model.run_facts import document, without_memory
 from shadowgraph.render.text.last_check_text import last_check_of
 from shadowgraph.render.text.text import lines as report_lines
@@ -67,6 +68,8 @@ class RunReport(HtmlRepr):
         yield from head_lines(self.run)
         yield Text()
         yield from report_lines(self.facts, self._all_marks)
+        for event in (each for process in self.run.processes for each in process.events if each.startswith(HIT)):
+            yield Text(f"SUMMARY: shadowgraph: {event}", style="bold")
         yield Text(where(self.run))
 
 
@@ -125,10 +128,16 @@ def _process(process: ProcessRecord) -> Iterator[Text]:
     line = Text(f"  process {process.pid}", style="bold")
     line.append(f"  {fate(process)}", style="not bold")
     yield line.append(f"  {command(process)}", style="not bold dim")
-    for event in process.events:
+    for event in _told(process):
         yield Text(f"    {event}", style="yellow")
     for said in last_check_of(process):
         yield Text(f"    {tame(said)}", style="yellow")
+
+
+def _told(process: ProcessRecord) -> list[str]:
+    """The events of a process, without those of fences that the report lists."""
+    listed = any(facts.fences for facts in process.summaries)
+    return [event for event in process.events if not (listed and event.startswith(LAID))]
 
 
 def fate(process: ProcessRecord) -> str:

@@ -12,6 +12,7 @@ from shadowgraph.common.html_repr import HtmlRepr
 from shadowgraph.common.source_paths import at
 from shadowgraph.common.words import form, plural
 from shadowgraph.model.coverage import BufferClass, Coverage
+from shadowgraph.model.fences import LAID
 from shadowgraph.model.findings import Finding, Severity
 from shadowgraph.model.run_facts import RunFacts, to_json
 from shadowgraph.render.text.failure_text import asserted_line, failure_head, failure_rows
@@ -157,6 +158,8 @@ def lost_lines(facts: RunFacts) -> Iterator[Text]:
             yield _row("", f"  {value.argument}{named}, {form(value.dtype, value.shape)}{shown}")
         if launch.asserted is not None:
             yield _row("", f"  {asserted_line(launch.asserted)}")
+    for fence in facts.fences:
+        yield _row("fenced", fence.sentence())
     yield _row("kept", "ledger, names, launches and findings so far; device memory after the last boundary is not")
 
 
@@ -170,6 +173,8 @@ def limit_lines(facts: RunFacts) -> Iterator[Text]:
     if facts.names_unread or facts.names_cut_short:
         unread, cut = plural(facts.names_unread, "object"), plural(facts.names_cut_short, "walk")
         yield Text(f"names: {unread} could not be read, {cut} cut short", style="yellow")
+    for fence in facts.fences:
+        yield Text(f"{LAID}{fence.sentence()}")
     for limit in facts.limits:
         yield Text(f"limit: {limit}", style="yellow")
     for name, _, _ in facts.graphs:

@@ -18,6 +18,7 @@ from shadowgraph.model.kinds import decode_detail
 from shadowgraph.model.run_facts import RunFacts
 from shadowgraph.wrap.folder import findings_log as journal
 from shadowgraph.wrap.folder import run_folder as manifest
+from shadowgraph.wrap.folder.fault_stack import read_fault
 from shadowgraph.wrap.folder.heartbeats import heartbeat_file, read_heartbeat
 from shadowgraph.wrap.folder.last_check import has_logs, read_last_check
 from shadowgraph.wrap.folder.merging import merge
@@ -118,6 +119,9 @@ def read_run(path: str | os.PathLike[str], manifest: dict[str, Any] | None = Non
     processes.sort(key=lambda process: (process.started, process.path.name))
     _settle_ends(processes, said)
     _read_last_checks(folder, processes, said)
+    for process in processes:
+        fault = read_fault(process.path) if process.ended in ("killed", "gone", "unknown") else None
+        process.events += [fault] if fault is not None else []
     return Run(folder, said, tuple(processes), dumps, unread)
 
 

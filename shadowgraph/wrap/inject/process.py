@@ -13,11 +13,12 @@ import platform
 import sys
 import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shadowgraph.common import fork_safety
-from shadowgraph.common.uncaught import is_crash, uncaught
+from shadowgraph.common.uncaught import first_line, is_crash, uncaught
 from shadowgraph.model import recorded_files
 from shadowgraph.model.recorded_files import Place, new_token
 from shadowgraph.wrap.folder.findings_log import FORMAT, FindingsLog, command_line, rank, say, tell_rank
@@ -26,6 +27,7 @@ from shadowgraph.wrap.folder.injection_config import InjectionConfig
 if TYPE_CHECKING:
     from shadowgraph.debugger import Debugger
     from shadowgraph.graphs.dispatch.eager import EagerMode
+    from shadowgraph.wrap.inject.fenced_process import FencedProcess
     from shadowgraph.wrap.inject.findings_logger import FindingsLogger
     from shadowgraph.wrap.status.heartbeat_writer import HeartbeatWriter
 
@@ -61,6 +63,7 @@ class ProcessMonitor:
         self._cuda = False
         self._recorders: list[FindingsLogger] = []
         self._beat: HeartbeatWriter | None = None
+        self._fenced: FencedProcess | None = None
         self._books = itertools.count(1)
         self._erred = False
         self._held: dict[int, list[Any]] = {}  # by thread: several threads may fork at a time
@@ -152,7 +155,7 @@ class ProcessMonitor:
                 self._state = _WATCHING
         except Exception as error:
             self._state = _OVER
-            said = "" if self.config.redact else f": {_first_line(error)}"
+            said = "" if self.config.redact else f": {first_line(error)}"
             reason = f"{type(error).__name__}{said}"
             self.findings_log.write("event", text=f"not watched: {reason}")
             say(f"process {os.getpid()} is not watched: {reason}")
@@ -196,6 +199,7 @@ class ProcessMonitor:
 
     def _record(self, debugger: Debugger, write: Callable[..., None]) -> None:
         from shadowgraph.wrap.folder.heartbeats import heartbeat_file
+        from shadowgraph.wrap.inject.fenced_process import follow_fences
         from shadowgraph.wrap.inject.findings_logger import FindingsLogger
         from shadowgraph.wrap.status.heartbeat_writer import HeartbeatWriter
 
@@ -207,6 +211,8 @@ class ProcessMonitor:
         if self._beat is None:
             self._beat = HeartbeatWriter(self.config.folder, heartbeat_file(self.findings_log.path))
         self._beat.follow(debugger, book)
+        dump = partial(self._write_dump, "fence") if self.config.dumps else None
+        self._fenced = follow_fences(self._fenced, self.findings_log.path, debugger, dump)
         write("watch", backend=debugger.settings.backend)
 
     def ended(self, debugger: Debugger) -> None:
@@ -330,6 +336,8 @@ class ProcessMonitor:
                     self.join(error)
                 self._conclude(crashed)
             self._write_the_rest()
+        if self._fenced is not None:
+            self._fenced.remove()
         self.findings_log.write("end", lost=self.findings_log.lost)
         self.findings_log.close()
         if not self._device_lost:  # what a lost device has written to its log is read after the process's end
@@ -346,7 +354,7 @@ class ProcessMonitor:
 
     def _write_exception(self, error: BaseException, crashed: bool) -> None:
         """Write which uncaught exception ended the process."""
-        said = "" if self.config.redact or not crashed else _first_line(error)
+        said = "" if self.config.redact or not crashed else first_line(error)
         how = "ended by" if crashed else "stopped, which is no crash, by"
         self.findings_log.write("event", text=f"{how} {type(error).__name__}{': ' if said else ''}{said}")
 
@@ -373,13 +381,6 @@ class ProcessMonitor:
                 self._dump("exception", "exception")
             self._dump("exit", "exit")
             session.uninstall()
-
-
-def _first_line(error: BaseException) -> str:
-    try:
-        return str(error).split("\n", 1)[0][:200]
-    except Exception:  # raised by the program's own exception class
-        return "(cannot be printed)"
 
 
 def device_index(args: Any, kwargs: Any) -> int | None:
