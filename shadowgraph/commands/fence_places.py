@@ -8,12 +8,12 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from importlib.machinery import PathFinder
 from typing import TYPE_CHECKING
 
-from shadowgraph.common.errors import FenceError, UnknownBufferError, UsageError
+from shadowgraph.common.errors import FenceError, UsageError
 from shadowgraph.common.options import FENCE_PLACE
 
 if TYPE_CHECKING:
@@ -79,8 +79,13 @@ def why_none(facts: RunFacts | None, where: str) -> str | None:
 
 
 def _place_of(name: str, run: str) -> str:
-    """The line that allocated a buffer of an earlier run."""
-    stacks = list(_stacks_of(name, run))
+    """The lines that allocated the buffers of a name in an earlier run."""
+    from shadowgraph.dumps.naming import nearest_of
+
+    known: list[str] = []
+    stacks = _in_dumps(name, run, known) or (_in_findings(name, run, known) if os.path.isdir(run) else [])
+    if not stacks:
+        raise FenceError(f"no buffer of {run} is called {name!r}{nearest_of(name, known)}")
     sites = dict.fromkeys(f"{stack[0].file}:{stack[0].line}" for stack in stacks if stack)
     fitting = [site for site in sites if re.fullmatch(FENCE_PLACE, site)]
     if not fitting:
@@ -88,42 +93,34 @@ def _place_of(name: str, run: str) -> str:
     return ",".join(fitting)
 
 
-def _stacks_of(name: str, run: str) -> Iterator[Stack]:
-    """The stacks that allocated the buffers of a name: as dumps have them, else as findings do."""
+def _in_dumps(name: str, run: str, known: list[str]) -> list[Stack]:
+    """The stacks that allocated the buffers of a name, as a dump or the dumps of a run have them; `known` gets the names
+    of all buffers."""
     from shadowgraph.commands.opening import latest_dumps
-    from shadowgraph.dumps.naming import nearest_of
-
-    known: list[str] = []
-    found = False
-    with ExitStack() as opened:
-        for dump in latest_dumps(run, opened) if not os.path.isdir(run) or _has_dumps(run) else []:
-            try:
-                buffers = dump.names.buffers(name)
-            except UsageError as error:  # the end of several names
-                raise FenceError(str(error)) from None
-            known += dump.names.known()
-            for buffer in buffers:
-                found = True
-                if buffer.graph is not None:
-                    raise FenceError(f"{name} is allocated in a capture, where no fence can be laid")
-                yield buffer.stack
-    if not found and os.path.isdir(run):
-        from shadowgraph.wrap.folder.reader import read_run
-
-        facts = read_run(run).merged()
-        for finding in (*facts.damage, *facts.notes):
-            known += finding.buffer.names or (finding.buffer.name,)
-            if name in (finding.buffer.name, *finding.buffer.names):
-                found = True
-                yield finding.buffer.allocated
-    if not found:
-        raise FenceError(f"no buffer of {run} is called {name!r}{nearest_of(name, known)}")
-
-
-def _has_dumps(run: str) -> bool:
     from shadowgraph.wrap.folder.reader import read_run
 
-    return bool(read_run(run).dumps)
+    if os.path.isdir(run) and not read_run(run).dumps:
+        return []
+    with ExitStack() as opened:
+        books = [dump.names for dump in latest_dumps(run, opened)]
+        try:
+            buffers = [buffer for book in books for buffer in book.buffers(name)]
+        except UsageError as error:  # the end of several names
+            raise FenceError(str(error)) from None
+        known += [each for book in books for each in book.known()]
+    if buffers and all(buffer.graph is not None for buffer in buffers):
+        raise FenceError(f"{name} is allocated in a capture, where no fence can be laid")
+    return [buffer.stack for buffer in buffers if buffer.graph is None]
+
+
+def _in_findings(name: str, run: str, known: list[str]) -> list[Stack]:
+    """The same, as the findings of a run have them."""
+    from shadowgraph.wrap.folder.reader import read_run
+
+    facts = read_run(run).merged()
+    buffers = [finding.buffer for finding in (*facts.damage, *facts.notes)]
+    known += [each for buffer in buffers for each in (buffer.name, *buffer.names)]
+    return [buffer.allocated for buffer in buffers if name in (buffer.name, *buffer.names)]
 
 
 def _require_line(place: str) -> None:

@@ -173,8 +173,6 @@ def limit_lines(facts: RunFacts) -> Iterator[Text]:
     if facts.names_unread or facts.names_cut_short:
         unread, cut = plural(facts.names_unread, "object"), plural(facts.names_cut_short, "walk")
         yield Text(f"names: {unread} could not be read, {cut} cut short", style="yellow")
-    for fence in facts.fences:
-        yield Text(f"{LAID}{fence.sentence()}")
     for limit in facts.limits:
         yield Text(f"limit: {limit}", style="yellow")
     for name, _, _ in facts.graphs:
@@ -187,7 +185,7 @@ def limit_lines(facts: RunFacts) -> Iterator[Text]:
 
 
 def _unguarded_lines(facts: RunFacts) -> Iterator[Text]:
-    """Guards that are smaller than asked for, or not there."""
+    """Guards that are smaller than asked for, or not there; and fences."""
     if facts.guards_shrunk or facts.guards_dropped:
         yield Text(
             f"guards: {facts.guards_shrunk:,} made smaller, {facts.guards_dropped:,} left out: no memory for more",
@@ -195,6 +193,8 @@ def _unguarded_lines(facts: RunFacts) -> Iterator[Text]:
         )
     for reason, count in facts.left_alone.items():
         yield Text(f"guards: left out of {plural(count, 'capture')}: {reason}", style="yellow")
+    for fence in facts.fences:
+        yield Text(f"{LAID}{fence.sentence()}")
 
 
 def _row(label: str, text: str) -> Text:

@@ -257,11 +257,7 @@ class ProcessMonitor:
         folder, told = Path(self.config.folder), self.findings_log
         with self.findings_log.room():
             dump_to(
-                folder,
-                self._debugger,
-                stem,
-                reason,
-                self.config.redact,
+                *(folder, self._debugger, stem, reason, self.config.redact),
                 background=background,
                 written=lambda path: told.write("event", text=f"dump written: {path.name}"),
                 room=told.room,
