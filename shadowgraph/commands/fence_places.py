@@ -94,8 +94,8 @@ def _place_of(name: str, run: str) -> str:
 
 
 def _in_dumps(name: str, run: str, known: list[str]) -> list[Stack]:
-    """The stacks that allocated the buffers of a name, as a dump or the dumps of a run have them; `known` gets the names
-    of all buffers."""
+    """The stacks that allocated the buffers of a name, as a dump or the dumps of a run have them; `known` gets the
+    names of all buffers."""
     from shadowgraph.commands.opening import latest_dumps
     from shadowgraph.wrap.folder.reader import read_run
 

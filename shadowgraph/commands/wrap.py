@@ -9,6 +9,7 @@ import signal
 import sys
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from shadowgraph.common.atomic_files import atomic_write
@@ -105,6 +106,10 @@ def run(args: argparse.Namespace) -> int:
     name = signal.Signals(ended.signal).name if ended.signal else None
     folder.note(exit_code=ended.code, **({"signal": name} if name else {}))
     gather()
+    if config.options.get("fence") is not None:
+        from shadowgraph.wrap.folder.gpu_core import read_cores
+
+        folder.note(gpu_cores=read_cores(Path(folder.path)))
     return _conclude(args, folder, ended, gather)
 
 
@@ -129,8 +134,6 @@ def _status_server(args: argparse.Namespace, folder: RunFolder) -> StatusServer 
 
 def _prepare(folder: str) -> None:
     """Import the report's modules while the command runs, if it has a debugger: its end need not wait for that."""
-    from pathlib import Path
-
     remove_leftovers()
     if any(b'"kind":"watch"' in file.read_bytes()[:4096] for file in Path(folder).glob("findings-*")):
         import shadowgraph.render.text.run_text  # noqa: F401

@@ -96,6 +96,8 @@ def head_lines(run: Run) -> Iterator[Text]:
     yield Text(title(run), style="bold")
     if run.unread:
         yield Text(missing(run), style="yellow")
+    for core in _cores(run):
+        yield Text(core, style="yellow")
     if not run.processes:
         yield Text(UNSEEN, style="yellow")
     for process in shown(run.processes)[:_SHOWN]:
@@ -106,6 +108,12 @@ def head_lines(run: Run) -> Iterator[Text]:
         yield Text(f"  ... and {idle:,} more {noun} without tensor work", style="dim")
     if len(shown(run.processes)) > _SHOWN:
         yield Text(f"  ... and {len(shown(run.processes)) - _SHOWN} more processes")
+
+
+def _cores(run: Run) -> list[str]:
+    """What core dumps of the GPU say, as the supervising process noted it."""
+    noted = run.manifest.get("gpu_cores")
+    return [tame(line) for line in noted if isinstance(line, str)] if isinstance(noted, list) else []
 
 
 def shown(processes: Sequence[ProcessRecord]) -> list[ProcessRecord]:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, NoReturn
 
 from shadowgraph.common.errors import CommandNotFoundError, NotExecutableError
+from shadowgraph.wrap.folder.gpu_core import core_variables
 from shadowgraph.wrap.folder.injection_config import VARIABLE, InjectionConfig
 
 SITE = os.path.join(os.path.dirname(os.path.dirname(os.path.realpath(__file__))), "inject", "site")  # of the hook
@@ -75,11 +76,14 @@ def run_child(
 def wrapped_environment(config: InjectionConfig, environment: Mapping[str, str]) -> dict[str, str]:
     """A copy of an environment with the hook first on ``PYTHONPATH`` and the configuration beside it.
 
-    Inside another wrap, this configuration replaces the outer one; the hook is not added twice.
+    Inside another wrap, this configuration replaces the outer one; the hook is not added twice. With fences, CUDA is
+    asked for a core dump of a lost device.
     """
     own = environment.get("PYTHONPATH")
     before = [part for part in own.split(os.pathsep) if part != SITE] if own else []  # an empty entry is significant
-    return {**environment, "PYTHONPATH": os.pathsep.join([SITE, *before]), VARIABLE: config.encode()}
+    fenced = config.options.get("fence") is not None and config.backend != "host"
+    cores = core_variables(config.folder, environment) if fenced else {}
+    return {**environment, **cores, "PYTHONPATH": os.pathsep.join([SITE, *before]), VARIABLE: config.encode()}
 
 
 def die_of(number: int) -> NoReturn:
