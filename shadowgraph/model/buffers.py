@@ -96,7 +96,7 @@ class Buffer(HtmlRepr, msgspec.Struct, eq=False, gc=False):
     freed_by: Absent[Stack] = ()
     resized: Absent[bool] = False
     place: Absent[int] = -1
-    fence: Absent[int] = -1
+    fence: int = -1
 
     @property
     def stop(self) -> int:

@@ -79,6 +79,7 @@ class DumpedBuffer(BufferHead, frozen=True):
     head_guard: int
     tail_guard: int
     gap: int
+    fence: int
     first: int
     stop: int
     stretches: tuple[Stretch, ...]
@@ -118,6 +119,7 @@ def dumped_buffer(
         head_guard=buffer.head_guard,
         tail_guard=buffer.tail_guard,
         gap=buffer.gap,
+        fence=buffer.fence,
         first=first,
         stop=stop,
         stretches=tuple(_stretches(dump, rows, wanted)),

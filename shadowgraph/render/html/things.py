@@ -79,7 +79,8 @@ def buffer_facts(buffer: Buffer) -> Iterator[FactRow]:
     if buffer.graph is not None:
         yield FactRow("graph", f"allocated during the capture with serial {buffer.graph}")
     gap = f", {plural(buffer.gap, 'byte')} after its end" if buffer.gap and buffer.tail_guard else ""
-    guards = f"{plural(buffer.head_guard, 'byte')} before, {plural(buffer.tail_guard, 'byte')} after{gap}"
+    fenced = ", and a fence" if buffer.fence >= 0 else ""
+    guards = f"{plural(buffer.head_guard, 'byte')} before, {plural(buffer.tail_guard, 'byte')} after{gap}{fenced}"
     yield FactRow("guards", guards if buffer.head_guard or buffer.tail_guard else "none")
     if not buffer.alive:
         yield FactRow("freed", "it has been freed")

@@ -63,7 +63,8 @@ def _head(buffer: DumpedBuffer) -> Iterator[Text]:
         "bold",
     )
     gap = f", {plural(buffer.gap, 'byte')} after its end" if buffer.gap and buffer.tail_guard else ""
-    guards = f"{plural(buffer.head_guard, 'byte')} before, {plural(buffer.tail_guard, 'byte')} after{gap}"
+    fenced = ", and a fence" if buffer.fence >= 0 else ""
+    guards = f"{plural(buffer.head_guard, 'byte')} before, {plural(buffer.tail_guard, 'byte')} after{gap}{fenced}"
     yield said(f"  guards: {guards if buffer.head_guard or buffer.tail_guard else 'none'}")
 
 
