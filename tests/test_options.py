@@ -15,7 +15,7 @@ import pytest
 
 from shadowgraph.commands import wrap
 from shadowgraph.common.errors import UsageError
-from shadowgraph.common.option_kinds import Bytes, Choice, Count, Kind, Limit, Switch
+from shadowgraph.common.option_kinds import Bytes, Choice, Count, Kind, Limit, Switch, Words
 from shadowgraph.common.options import OPTIONS, CommandLine, Flag, Option, add_flags, defaults_of, given, option
 from shadowgraph.common.settings import Settings, of
 from shadowgraph.integrations.ipython.options import cell_options, cell_parser
@@ -71,7 +71,7 @@ def sample(kind: Kind) -> tuple[str, object]:
         return "2M", 2 << 20
     if isinstance(kind, (Count, Limit)):
         return "7", 7
-    return "all", "all"
+    return ("all", "all") if not isinstance(kind, Words) or kind.words else ("run.py:7", "run.py:7")
 
 
 def test_settings_have_a_field_for_each_row_and_no_other() -> None:

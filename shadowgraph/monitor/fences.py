@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterable
 
 from shadowgraph.checks.base import Context
 from shadowgraph.common.internal_errors import log
@@ -17,7 +16,7 @@ from shadowgraph.model.fences import HIT, LAID, Fence
 from shadowgraph.model.stacks import current_stack
 from shadowgraph.monitor.subscriptions import Subscriptions
 
-_TOLD = 64  # of fences, by line, type and shape
+_MOST = 64  # kinds of buffers with fences that are told of
 _NOWHERE = "", 0
 
 
@@ -32,15 +31,18 @@ class Fences:
 
     def __init__(self, context: Context, subscriptions: Subscriptions) -> None:
         self._context, self._subscriptions = context, subscriptions
-        self._told: set[tuple[object, ...]] = set()
+        self._kinds: dict[tuple[object, ...], Buffer] = {}  # the last buffer of each line, type and shape
         self.count = 0
 
     def laid(self, buffer: Buffer) -> None:
         """A buffer has got a fence."""
         self.count += 1
-        kind = _kind(buffer)
-        if kind not in self._told and len(self._told) < _TOLD:
-            self._told.add(kind)
+        kind = (buffer.stack[:1], buffer.dtype, buffer.shape)
+        new = kind not in self._kinds
+        if new and len(self._kinds) >= _MOST:
+            return
+        self._kinds[kind] = buffer
+        if new:
             self._subscriptions.report_lines.call(f"{LAID}{self._fence(buffer).sentence()}")
 
     def met(self, edge: int, address: int, itemsize: int, writes: bool) -> None:
@@ -64,12 +66,11 @@ class Fences:
     @property
     def kinds(self) -> int:
         """How many lines, types and shapes have got fences so far."""
-        return len(self._told)
+        return len(self._kinds)
 
     def rows(self) -> tuple[Fence, ...]:
         """The fences so far, one for each line, type and shape."""
-        ledger = self._context.ledger
-        return tuple(self._fence(each) for each in _distinct((*ledger.freed, *ledger) if self.count else ()))
+        return tuple(map(self._fence, list(self._kinds.values())))
 
     def sentence(self) -> str | None:
         """A report line where a fence was wanted and none was laid."""
@@ -79,11 +80,3 @@ class Fences:
     def _fence(self, buffer: Buffer) -> Fence:
         file, line = (buffer.stack[0].file, buffer.stack[0].line) if buffer.stack else _NOWHERE
         return Fence(self._context.names.name_of(buffer)[0], file, line, buffer.nbytes, buffer.fence)
-
-
-def _kind(buffer: Buffer) -> tuple[object, ...]:
-    return buffer.stack[:1], buffer.dtype, buffer.shape
-
-
-def _distinct(buffers: Iterable[Buffer]) -> list[Buffer]:
-    return list({_kind(each): each for each in buffers if each.fence >= 0}.values())[:_TOLD]
