@@ -148,12 +148,14 @@ def lost_lines(facts: RunFacts) -> Iterator[Text]:
     yield Text(f"shadowgraph: the device is lost, checking ended: {facts.lost}", style="bold red")
     for name, dtype, data in facts.last_values:
         yield _row("last seen", f"{name} ({dtype}): {decoded(data[: 16 * 8], dtype)}")
+    fenced = {fence.name for fence in facts.fences}
     for launch in facts.last_launches:
         passed = f", {plural(launch.passed, 'replay')} before: those passed unseen (--watch-eager always)"
         since = passed if launch.passed else ""
         yield _row("ran last", f"{launch.name}{at(launch.file, launch.line)}{since}")
         for value in launch.values:
-            named = f" is {value.owner}" if value.owner else ""
+            behind = ", with a fence behind it" if value.owner in fenced else ""
+            named = f" is {value.owner}{behind}" if value.owner else ""
             shown = f": {decoded(value.data[: 16 * 8], value.dtype)}" if value.data else ""
             yield _row("", f"  {value.argument}{named}, {form(value.dtype, value.shape)}{shown}")
         if launch.asserted is not None:
