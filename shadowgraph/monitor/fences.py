@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Callable
 
 from shadowgraph.checks.base import Context
 from shadowgraph.common.internal_errors import log
 from shadowgraph.common.words import plural
 from shadowgraph.model.buffers import Buffer
 from shadowgraph.model.fences import HIT, LAID, Fence
+from shadowgraph.model.redaction import hidden
 from shadowgraph.model.stacks import current_stack
+from shadowgraph.monitor.recorder.recorder import recorder
 from shadowgraph.monitor.subscriptions import Subscriptions
 
 _MOST = 64  # kinds of buffers with fences that are told of
@@ -23,14 +26,19 @@ _NOWHERE = "", 0
 class Fences:
     """The fences of one debugger.
 
+    Parameters
+    ----------
+    find_name
+        Searches a name for a buffer without one.
+
     Attributes
     ----------
     count
         Buffers that have got one.
     """
 
-    def __init__(self, context: Context, subscriptions: Subscriptions) -> None:
-        self._context, self._subscriptions = context, subscriptions
+    def __init__(self, context: Context, subscriptions: Subscriptions, find_name: Callable[[Buffer], None]) -> None:
+        self._context, self._subscriptions, self._find_name = context, subscriptions, find_name
         self._kinds: dict[tuple[object, ...], Buffer] = {}  # the last buffer of each line, type and shape
         self.count = 0
 
@@ -53,11 +61,12 @@ class Fences:
         buffer = next((each for each in known if each.stop + each.fence == edge), None)
         if buffer is None:
             return
+        self._find_name(buffer)
         past = max(0, address - buffer.stop)
         where = "right past the end" if not past else f"{plural(past, 'byte')} past the end"
         by = ", from ".join(f"{os.path.basename(f.file)}:{f.line} in {f.function}" for f in current_stack()[:2])
         access = f"{plural(itemsize, 'byte')} {'written' if writes else 'read'} {where} of"
-        name = f"{'' if buffer.alive else 'the freed '}{self._context.names.name_of(buffer)[0]}"
+        name = f"{'' if buffer.alive else 'the freed '}{self._fence(buffer).name}"
         size = plural(buffer.nbytes, "byte")
         line = f"{HIT}{access} {name} ({size}), by {by}: no memory is mapped there, and the process dies of SIGSEGV"
         self._subscriptions.report_lines.call(line)
@@ -79,4 +88,5 @@ class Fences:
 
     def _fence(self, buffer: Buffer) -> Fence:
         file, line = (buffer.stack[0].file, buffer.stack[0].line) if buffer.stack else _NOWHERE
-        return Fence(self._context.names.name_of(buffer)[0], file, line, buffer.nbytes, buffer.fence)
+        name = self._context.names.name_of(buffer)[0]
+        return Fence(hidden(name) if recorder.redacts else name, file, line, buffer.nbytes, buffer.fence)

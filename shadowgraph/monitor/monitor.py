@@ -155,7 +155,7 @@ class Monitor(Listener):
         self.context = take.context = Context(
             settings, allocator, allocator.ledger, engine, names, weak_callback(take.take), batch_of=self.batches.of
         )
-        self.fences = fences = Fences(self.context, self.subscriptions)
+        self.fences = fences = Fences(self.context, self.subscriptions, search.name)
         self.fencing = Fencing(settings.fence, weak_callback(fences.laid)) if settings.fence is not None else None
         self.checks = Checks(self.context)
         self._standing = ActiveGuards(allocator.guards, settings.near_guard)
@@ -209,7 +209,7 @@ class Monitor(Listener):
         )
         self.novelty = Novelty(partial(getattr, self.observation, "steady"), weak_callback(self.watch_step))
         self.idleness = Idleness(
-            settings.watch_eager == "sampled",
+            settings.watch_eager == "sampled" and not fenced,
             partial(getattr, self.observation, "idle"),
             weak_callback(self._falls_idle),
         )

@@ -4,13 +4,14 @@ which; all else is as without."""
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from support.wrapping import PROGRAMS, Wrapped, environment, program, wrap
+from support.wrapping import PROGRAMS, ROOT, Wrapped, environment, program, wrap
 
 from shadowgraph.common.errors import FenceError
 from shadowgraph.dumps.reader import read_dump
@@ -116,7 +117,21 @@ def test_everything_is_dumped_before_the_first_replay(tmp_path: Path) -> None:
 
 
 def test_no_dump_where_none_is_wanted(tmp_path: Path) -> None:
-    assert not fenced(tmp_path, "prepare", 0, "--dump", "never").run.dumps
+    done = fenced(tmp_path, "prepare", 1, "--dump", "never")
+    assert not done.run.dumps
+    assert "right past the end of runner.kv_indices (160 bytes)" in done.err  # the name is sought then
+
+
+def test_redaction_holds_for_what_is_said_of_a_fence(tmp_path: Path) -> None:
+    code = "import fenced, torch\nkept = {'a secret': fenced.Runner()}\nfenced.refresh(kept['a secret'], 41)\n"
+    (tmp_path / "main.py").write_text(code)
+    env = environment(PYTHONPATH=f"{ROOT}{os.pathsep}{PROGRAMS}")
+    options = ("--fence", "in:fenced:Runner.__init__", "--redact")
+    done = wrap(tmp_path, sys.executable, "main.py", options=options, env=env, warm=False)
+    assert done.code == -signal.SIGSEGV, done.err
+    assert "right past the end of kept[...].kv_indices (160 bytes)" in done.err
+    assert "secret" not in done.err
+    assert not any(b"a secret" in path.read_bytes() for path in done.folder.iterdir())
 
 
 # -- a name of an earlier run -----------------------------------------------------------------------------------------
