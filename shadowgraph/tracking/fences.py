@@ -10,8 +10,10 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
+import threading
 from typing import Any, Protocol
 
+from shadowgraph.common.fork_safety import fork_safe
 from shadowgraph.tracking.slabs import SlabArena
 
 NO_ROOM = "guard memory is used up"
@@ -59,6 +61,7 @@ class FencedSpans(SlabArena):
 
     def __init__(self, pages: Pages, limit: int) -> None:
         super().__init__(self._at_the_end, slab=0)
+        self._lock = fork_safe(threading.RLock())
         self.pages, self.limit, self.mapped = pages, limit, 0
 
     def room(self, nbytes: int, itemsize: int) -> int:

@@ -30,7 +30,7 @@ from shadowgraph.graphs.dispatch.observer_mode import ObserverMode
 from shadowgraph.graphs.dispatch.op_filter import Path, Relevance, path_of, paths
 from shadowgraph.graphs.dispatch.out_resize import call_with_outs, grow, wanted_size
 from shadowgraph.graphs.dispatch.schemas import Schema
-from shadowgraph.graphs.dispatch.stepping_aside import MADE_FX, POOLED, stepped_aside
+from shadowgraph.graphs.dispatch.stepping_aside import FENCE, MADE_FX, POOLED, stepped_aside
 from shadowgraph.graphs.dispatch.tensors import Rehomed, is_plain, named_tensors, storage_key, tensors_in, view_facts
 from shadowgraph.graphs.events import events, listeners
 from shadowgraph.model.buffers import Role
@@ -350,7 +350,7 @@ class EagerMode(ObserverMode):
             return False
         reason = POOLED if active_pools.routed() else MADE_FX if _is_made_fx() else None
         if reason is not None:
-            stepped_aside(reason)
+            stepped_aside(FENCE + reason if self._fences(schema) else reason)
         return reason is None
 
     def _fences(self, schema: Schema) -> bool:
