@@ -87,8 +87,11 @@ def forward(chosen: Iterator[Program]) -> Iterator[Program]:
     return (program for program in chosen if program.kind in ("forward", "inplace"))
 
 
+FENCED = {"fence": f"in:{__name__}:eagerly.<locals>.run"}
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("options", [{}, {"guard_eager": "all", "layout": "faithful"}])
+@pytest.mark.parametrize("options", [{}, {"guard_eager": "all", "layout": "faithful"}, FENCED])
 def test_operators_watched_eagerly(options: dict[str, Any]) -> None:
     count, apart = eagerly(options, programs(few(), samples=1))
     assert count > 80
