@@ -53,10 +53,11 @@ def test_an_access_past_the_end_dies_there(how: str, tmp_path: Path) -> None:
     store = {"prepare": "# the store", "replay": "# the store of the graph", "read": "# the load"}
     if how == "ctypes":  # no address is known before the access
         assert (
-            f"stood at fenced.py:{line_of('# the call')} in run, from fenced.py:{len(LINES)} in <module>"
+            f"Segmentation fault at fenced.py:{line_of('# the call')} in run, from fenced.py:{len(LINES)} in <module>"
             in process.events
         )
-        assert "fence laid behind runner.kv_indices (160 bytes) from fenced.py:" in done.err
+        assert "SUMMARY: shadowgraph: fence: Segmentation fault at fenced.py:" in done.err
+        assert "fences stand behind runner.kv_indices (160 bytes) from fenced.py:" in done.err
         return
     (hit,) = [event for event in process.events if event.startswith("fence: ")]
     access = "read" if how == "read" else "written"

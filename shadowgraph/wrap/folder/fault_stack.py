@@ -15,6 +15,8 @@ from pathlib import Path
 from shadowgraph.common.atomic_files import create
 from shadowgraph.model.stacks import is_machinery
 
+SEGFAULT = "Segmentation fault at "
+_SIGNAL = re.compile(r"^Fatal Python error: (.+)$", re.MULTILINE)
 _FRAME = re.compile(r'^  File "(.*)", line (\d+) in (.*)$', re.MULTILINE)
 _LARGEST = 64 << 10
 _SHOWN = 2  # frames
@@ -51,7 +53,7 @@ class FaultStack:
 
 
 def read_fault(log: Path) -> str | None:
-    """Where a process was at a fatal signal: the innermost frames of its program, in a line; None where that is not
+    """The fatal signal of a process and the innermost frames of its program, in a line; None where they are not
     known."""
     try:
         with open(fault_file(log), "rb") as file:
@@ -63,4 +65,5 @@ def read_fault(log: Path) -> str | None:
         for file, line, function in _FRAME.findall(text)
         if not is_machinery(file)
     ]
-    return f"stood at {', from '.join(frames[:_SHOWN])}" if frames else None
+    signal = _SIGNAL.search(text)
+    return f"{signal[1]} at {', from '.join(frames[:_SHOWN])}" if signal is not None and frames else None
