@@ -12,11 +12,11 @@ from collections.abc import Callable
 from shadowgraph.checks.base import Context
 from shadowgraph.common.internal_errors import log
 from shadowgraph.common.words import plural
+from shadowgraph.model import recorded_files
 from shadowgraph.model.buffers import Buffer
 from shadowgraph.model.fences import HIT, LAID, Fence
 from shadowgraph.model.redaction import hidden
 from shadowgraph.model.stacks import current_stack
-from shadowgraph.monitor.recorder.recorder import recorder
 from shadowgraph.monitor.subscriptions import Subscriptions
 
 _MOST = 64  # kinds of buffers with fences that are told of
@@ -89,4 +89,6 @@ class Fences:
     def _fence(self, buffer: Buffer) -> Fence:
         file, line = (buffer.stack[0].file, buffer.stack[0].line) if buffer.stack else _NOWHERE
         name = self._context.names.name_of(buffer)[0]
-        return Fence(hidden(name) if recorder.redacts else name, file, line, buffer.nbytes, buffer.fence)
+        place = recorded_files.assigned
+        redacts = place is not None and place.redact
+        return Fence(hidden(name) if redacts else name, file, line, buffer.nbytes, buffer.fence)

@@ -135,6 +135,19 @@ def test_redaction_holds_for_what_is_said_of_a_fence(tmp_path: Path) -> None:
     assert not any(b"a secret" in path.read_bytes() for path in done.folder.iterdir())
 
 
+def test_forked_children_die_and_say_so_for_themselves(tmp_path: Path) -> None:
+    done = wrap(
+        tmp_path, *program("children.py", "fork"), options=("--fence", "in:overrun:Decode.__init__"), warm=False
+    )
+    assert done.code == 1, done.err  # the parent's own verdict on its children
+    children = [process for process in done.run.processes if process.born == "fork"]
+    assert len(children) == 2
+    for child in children:
+        assert any(event.startswith("fence laid behind Decode.page_table (64 bytes)") for event in child.events)
+        assert any(event.startswith("Segmentation fault at overrun.py:21 in step") for event in child.events)
+    assert done.err.count("SUMMARY: shadowgraph: fence: Segmentation fault at overrun.py:21 in step") == 2
+
+
 # -- a name of an earlier run -----------------------------------------------------------------------------------------
 
 

@@ -10,11 +10,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 from shadowgraph.debugger import Debugger
+from shadowgraph.model.fences import LAID
 from shadowgraph.wrap.folder.fault_stack import FaultStack
 
 
 def follow_fences(
-    before: FencedProcess | None, log: Path, debugger: Debugger, dump: Callable[[], None] | None
+    before: FencedProcess | None,
+    log: Path,
+    debugger: Debugger,
+    dump: Callable[[], None] | None,
+    tell: Callable[..., None],
 ) -> FencedProcess | None:
     """Follow the fences of a debugger instead of those of another one, or of the one of a process before its fork.
 
@@ -24,18 +29,24 @@ def follow_fences(
         The findings log of the process.
     dump
         Writes a dump; None where none is wanted.
+    tell
+        Writes a line, as `text`: what has a fence already, in a process before its fork.
     """
     if before is not None:
         before.leave()
-    return FencedProcess(log, debugger, dump) if debugger.settings.fence is not None else None
+    return FencedProcess(log, debugger, dump, tell) if debugger.settings.fence is not None else None
 
 
 class FencedProcess:
     """One debugger with fences; parameters as of `follow_fences`."""
 
-    def __init__(self, log: Path, debugger: Debugger, dump: Callable[[], None] | None) -> None:
+    def __init__(
+        self, log: Path, debugger: Debugger, dump: Callable[[], None] | None, tell: Callable[..., None]
+    ) -> None:
         self._stack, self._fences, self._dump = FaultStack(log), debugger.monitor.fences, dump
-        self._dumped = 0
+        self._dumped = self._fences.kinds
+        for fence in self._fences.rows():
+            tell(text=f"{LAID}{fence.sentence()}")
         self.leave = debugger.runner.subscribe_replay_begins(self._replay_begins)
 
     def _replay_begins(self) -> None:

@@ -212,7 +212,7 @@ class ProcessMonitor:
             self._beat = HeartbeatWriter(self.config.folder, heartbeat_file(self.findings_log.path))
         self._beat.follow(debugger, book)
         dump = partial(self._write_dump, "fence") if self.config.dumps else None
-        self._fenced = follow_fences(self._fenced, self.findings_log.path, debugger, dump)
+        self._fenced = follow_fences(self._fenced, self.findings_log.path, debugger, dump, partial(write, "event"))
         write("watch", backend=debugger.settings.backend)
 
     def ended(self, debugger: Debugger) -> None:
