@@ -114,13 +114,17 @@ def _in_dumps(name: str, run: str, known: list[str]) -> list[Stack]:
 
 
 def _in_findings(name: str, run: str, known: list[str]) -> list[Stack]:
-    """The same, as the findings of a run have them."""
+    """The same, as the findings of a run and its fences have them."""
+    from shadowgraph.model.stacks import Frame
     from shadowgraph.wrap.folder.reader import read_run
 
     facts = read_run(run).merged()
     buffers = [finding.buffer for finding in (*facts.damage, *facts.notes)]
-    known += [each for buffer in buffers for each in (buffer.name, *buffer.names)]
-    return [buffer.allocated for buffer in buffers if name in (buffer.name, *buffer.names)]
+    named = [(each, buffer.allocated) for buffer in buffers for each in (buffer.name, *buffer.names)]
+    named += [(fence.name, (Frame(fence.file, fence.line, ""),)) for fence in facts.fences]
+    known += [each for each, _ in named]
+    exact = [stack for each, stack in named if each == name]
+    return exact or [stack for each, stack in named if each.endswith(f".{name}")]
 
 
 def _require_line(place: str) -> None:

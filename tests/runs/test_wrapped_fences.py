@@ -148,6 +148,23 @@ def test_forked_children_die_and_say_so_for_themselves(tmp_path: Path) -> None:
     assert done.err.count("SUMMARY: shadowgraph: fence: Segmentation fault at overrun.py:21 in step") == 2
 
 
+def test_without_a_wrap_the_access_is_logged(tmp_path: Path) -> None:
+    code = (
+        "import fenced, shadowgraph as sg\n"
+        "with sg.debug(backend='host', fence='in:fenced:Runner.__init__'):\n"
+        "    runner = fenced.Runner()\n"
+        "    fenced.refresh(runner, 40)\n"
+        "    print('inside', flush=True)\n"
+        "    fenced.refresh(runner, 41)\n"
+        "    print('never', flush=True)\n"
+    )
+    env = environment(PYTHONPATH=f"{ROOT}{os.pathsep}{PROGRAMS}")
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout) == (-signal.SIGSEGV, "inside\n"), done.stderr
+    where = f"fenced.py:{line_of('# the store')} in fill, from fenced.py:{line_of('# the launch')} in refresh"
+    assert f"4 bytes written right past the end of runner.kv_indices (160 bytes), by {where}: " in done.stderr
+
+
 # -- a name of an earlier run -----------------------------------------------------------------------------------------
 
 
@@ -161,6 +178,18 @@ def test_a_name_is_resolved_to_the_line_that_allocated_it(kind: str, tmp_path: P
     done = fenced(tmp_path, "prepare", 1, "--from", str(source), where="runner.kv_indices")
     assert done.code == -signal.SIGSEGV, done.err
     assert "fence: 4 bytes written right past the end of runner.kv_indices (160 bytes)" in done.err
+    assert [fence.line for fence in done.run.merged().fences] == [line_of("self.kv_indices = torch.zeros(")]
+
+
+@pytest.mark.parametrize("name", ["runner.kv_indices", "kv_indices"])
+def test_a_name_of_a_run_with_fences(name: str, tmp_path: Path) -> None:
+    (tmp_path / "before").mkdir()
+    before = fenced(tmp_path / "before", "prepare", 1)
+    for dump in before.run.dumps:
+        dump.unlink()
+    assert "runner.kv_indices" in {fence.name for fence in before.run.merged().fences}, "invalid: it has no such name"
+    done = fenced(tmp_path, "prepare", 0, "--from", str(before.folder), where=name)
+    assert done.code == 0, done.err
     assert [fence.line for fence in done.run.merged().fences] == [line_of("self.kv_indices = torch.zeros(")]
 
 
