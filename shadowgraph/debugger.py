@@ -49,6 +49,7 @@ from shadowgraph.render.text.text import Report
 from shadowgraph.runner_interface import RunnerInterface
 from shadowgraph.tracking import fence_hits, novelty, passing, steps
 from shadowgraph.tracking.aliases import NameBook
+from shadowgraph.tracking.pointer_tables import tables
 
 
 class Debugger(Declarations, LiveDebugger):
@@ -187,6 +188,7 @@ class Debugger(Declarations, LiveDebugger):
             self._allocator.policy = self._allocator.guards.last_check = None
             self._allocator.isolate_captures = False
             fence_hits.current = None
+            tables.clear()
             if self.settings.guard_eager == "auto":
                 parameters.uninstall()
             if self._resizes:

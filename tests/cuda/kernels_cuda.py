@@ -86,3 +86,11 @@ def store_keys(keys, slots, cache, DIM: tl.constexpr, MARKED: tl.constexpr):
     tl.store(cache + slot * DIM + lane, tl.load(keys + token * DIM + lane), mask=(lane < DIM) & (slot >= 0))
     if MARKED:
         tl.store(slots + token, -1)
+
+
+@triton.jit
+def fill_behind(addresses, count, BLOCK: tl.constexpr):
+    """Write its place to each of the first elements of the buffer behind a word."""
+    out = tl.load(addresses + tl.program_id(0)).to(tl.pointer_type(tl.int32))
+    at = tl.arange(0, BLOCK)
+    tl.store(out + at, at, mask=at < count)

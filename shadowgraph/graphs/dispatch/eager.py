@@ -39,11 +39,14 @@ from shadowgraph.model.ranges import ByteRange
 from shadowgraph.model.stacks import current_stack
 from shadowgraph.tracking import pending_sources
 from shadowgraph.tracking.allocator import HostAllocator
+from shadowgraph.tracking.captures import captures
 from shadowgraph.tracking.foreign import drop_stale
+from shadowgraph.tracking.pointer_tables import tables
 from shadowgraph.tracking.pool_watch import watch
 from shadowgraph.tracking.stream_order import order
 
 _depth: Callable[[], int] = torch._C._len_torch_dispatch_stack
+_CONSTANT = "aten.lift_fresh.default"  # of `torch.tensor`
 
 
 @dataclass(eq=False)
@@ -295,9 +298,18 @@ class EagerMode(ObserverMode):
             results = self._call(path, guarding, args, kwargs)
         if schema.borrows:
             note_tensor(results, self._allocator, schema.aliases)
-        if not guarding or schema.host_read:
-            return results
-        return self._guarded_results(path, results, args, kwargs)
+        if guarding and not schema.host_read:
+            results = self._guarded_results(path, results, args, kwargs)
+        self._note_addresses(schema, results)
+        return results
+
+    def _note_addresses(self, schema: Schema, made: Any) -> None:
+        """A tensor that may hold addresses was made, outside of captures: in one its words cannot be read."""
+        if schema.name != _CONSTANT or made.dtype != torch.uint64:
+            return
+        if self._is_here(made) and not captures.running:
+            with error_barrier("table of addresses"), torch._C._DisableTorchDispatch():
+                tables.note(made, self._allocator.ledger)
 
     def _is_told(self, path: Path, args: Any, kwargs: Any) -> bool:
         return self._thorough or _moves(path.schema) or self._relevance.of(path, args, kwargs)
@@ -330,7 +342,7 @@ class EagerMode(ObserverMode):
         return results
 
     def _guarded_results(self, path: Path, results: Any, args: Any, kwargs: Any) -> Any:
-        if path.schema.name == "aten.lift_fresh.default":  # a view of what torch made where no mode sees it
+        if path.schema.name == _CONSTANT:  # a view of what torch made where no mode sees it
             return self._guarded_constant(results)
         return results if path.operator.is_view else self._guarded(results, args, kwargs, self._fences(path.schema))
 

@@ -44,6 +44,7 @@ from shadowgraph.model.stacks import Stack, current_stack
 from shadowgraph.model.views import TensorView
 from shadowgraph.tracking.allocator import HostAllocator, Pool
 from shadowgraph.tracking.foreign import is_alias, track_foreign
+from shadowgraph.tracking.pointer_tables import tables
 from shadowgraph.tracking.pool_watch import borrowers
 
 Given = list[tuple[str, torch.Tensor]]  # an operator's tensor arguments by name
@@ -208,6 +209,8 @@ class Recorder(TorchDispatchMode):
         node = self._node(triton_host.describe(executor, args, kwargs, grid))
         for tensor in tensors:
             self._note_foreign(tensor, node)
+        for pointer in tables.behind(node.launch.pointers):
+            self._note_input(self.allocator.ledger.at(pointer.view.start))
         self.steps.append(TritonNode(node, *triton_host.frozen(executor, grid, args, kwargs)))
 
     def record_callable(

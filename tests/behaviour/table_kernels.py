@@ -1,0 +1,18 @@
+"""A kernel that is given the addresses of what it writes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import triton
+import triton.language as tl
+
+BLOCK = 16
+
+
+@triton.jit
+def fill_behind(addresses: Any, count: Any, BLOCK: tl.constexpr) -> None:
+    """Write its place to each of the first elements of the buffer behind a word."""
+    out = tl.load(addresses + tl.program_id(0)).to(tl.pointer_type(tl.int32))
+    at = tl.arange(0, BLOCK)
+    tl.store(out + at, at, mask=at < count)
