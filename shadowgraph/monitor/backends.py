@@ -100,6 +100,7 @@ class CudaBackend:
         device = torch.cuda.current_device()
         expandable = _expandable_segments()
         allocator, engine = _cuda_memory(device, expandable)
+        engine.unmappable, engine.of_host = 0, set()  # the engine serves one debugger after the other
         self._uncompared: Callable[[], dict[str, int]] = lambda: {
             UNCOMPARED: engine.unmappable,
             OF_HOST: len(engine.of_host),

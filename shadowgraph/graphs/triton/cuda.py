@@ -21,6 +21,7 @@ from shadowgraph.model.graphs import Access, Launch, LaunchKind, Pointer
 from shadowgraph.model.launches import CompiledCall
 from shadowgraph.model.stacks import cell_label, current_stack
 from shadowgraph.tracking import passing
+from shadowgraph.tracking.pointer_tables import tables
 
 _patches = PatchSet()
 _KERNELS = 4096  # most kernels with cached parameters
@@ -139,7 +140,7 @@ def _describe(kernel: Any, args: tuple[Any, ...], kwargs: dict[str, Any], grid: 
     return Launch(
         LaunchKind.TRITON,
         function.__name__,
-        tuple(pointers),
+        (*pointers, *tables.behind(pointers)),
         current_stack(),
         None if callable(grid) else tuple(map(int, grid)),
         f"{cell_label(file) or file}:{line}",

@@ -27,6 +27,8 @@ _EXCEPTION = re.compile(r"^CUDA Exception: (.+)$", re.MULTILINE)
 _FRAME = re.compile(r"^#0\s+(?:0x[0-9a-f]+ in )?(.+)$", re.MULTILINE)
 _PLACE = re.compile(r" at (\S+:\d+)\s*$")
 _LONGEST = 200  # characters of a kernel's name
+_CHECKS = ("graph_check<<<", "check_step<<<")  # ours, which read no memory behind a fence
+_ENDED = ": a store past the fence, whose kernel had ended when it was reported; it is one of the last launches"
 
 
 def core_variables(folder: str, environment: Mapping[str, str]) -> dict[str, str]:
@@ -55,10 +57,14 @@ def _said(core: Path, debugger: str | None) -> str:
 
 
 def read_debugger(text: str) -> str:
-    """The exception, the kernel and its line in the output of ``cuda-gdb``."""
+    """The exception, the kernel and its line in the output of ``cuda-gdb``. A load stops its kernel; a store is reported
+    later, when a short kernel has ended and no other one, or a check, runs."""
     exception, frame = _EXCEPTION.search(text), _FRAME.search(text)
-    if frame is None:
-        return exception[1].strip() if exception is not None else "cuda-gdb found no exception in it"
+    if frame is None and exception is None:
+        return "cuda-gdb found no exception in it"
+    if exception is not None and (frame is None or frame[1].startswith(_CHECKS)):
+        return f"{exception[1].strip()}{_ENDED}"
+    assert frame is not None
     place = _PLACE.search(frame[1])
     kernel = (frame[1][: place.start()] if place is not None else frame[1]).removesuffix(" ()").strip()[:_LONGEST]
     return f"{exception[1].strip() if exception else 'stopped'} in {kernel}{f' at {place[1]}' if place else ''}"
