@@ -133,8 +133,6 @@ class HostAllocator:
         What the guards behind large buffers take.
     fences
         Where buffers with a fence come from; None as long as none was wanted.
-    unfenced
-        Why the last buffer that was to have a fence has none.
     """
 
     device = "cpu"
@@ -150,7 +148,6 @@ class HostAllocator:
         self.large = LargeTally()
         self.static_pool = self.new_pool(users=1)
         self.fences: FencedSpans | None = None
-        self.unfenced = ""
         self._unpooled = Pool(self.static_pool.serial)  # freed spans with a fence go back at once
         self._storages: weakref.WeakValueDictionary[int, torch.UntypedStorage] = weakref.WeakValueDictionary()
 
@@ -212,12 +209,13 @@ class HostAllocator:
         guarded
             Fail rather than return a storage without guards.
         fenced
-            Lay a fence behind it if that is possible.
+            Lay a fence behind it.
 
         Raises
         ------
         MemoryError
-            When the arena is exhausted, even without guards; with `guarded` also when the guard budget is exhausted.
+            When the arena is exhausted, even without guards; with `guarded` also when the guard budget is exhausted;
+            with `fenced` where no fence can be laid.
         """
         with self._lock.section:
             fence = self._fenced_block(nbytes, dtype.itemsize) if fenced else None
@@ -325,19 +323,14 @@ class HostAllocator:
                 sizes = self.policy.shrink(sizes)
         return Block(span + sizes.head, capacity, sizes, self.policy)
 
-    def _fenced_block(self, nbytes: int, itemsize: int) -> Block | None:
-        """A block with a fence, and a guard before it; None where no fence can be laid."""
+    def _fenced_block(self, nbytes: int, itemsize: int) -> Block:
+        """A block with a fence, and a guard before it."""
         fences = self.fences
         if fences is None:
-            self.unfenced = "none were prepared"
-            return None
+            raise MemoryError("none were prepared")
         head = round_up(self.policy.near) if self.policy is not None else 0
         room = fences.room(nbytes, itemsize)
-        try:
-            return Block(self._fenced_span(fences, head + room) + head, room, GuardSizes(head, 0), fences=fences)
-        except MemoryError as error:
-            self.unfenced = str(error)
-            return None
+        return Block(self._fenced_span(fences, head + room) + head, room, GuardSizes(head, 0), fences=fences)
 
     def _fenced_span(self, fences: FencedSpans, nbytes: int) -> int:
         """Address of a span that ends at a fence; raises `MemoryError`."""

@@ -161,6 +161,14 @@ def test_no_room_is_told_and_a_guard_stands_instead() -> None:
     assert "no fence was laid" in str(debugger.report(quiet=True))
 
 
+@pytest.mark.parametrize("guard_eager", ["off", "auto"])
+def test_what_is_too_large_for_a_fence_stays_where_it_is(guard_eager: str) -> None:
+    with sg.debug(backend="host", fence=HERE, guard_memory=1 << 20, guard_eager=guard_eager) as debugger:
+        tensor = made(18 << 20)
+        assert tensor.untyped_storage().resizable()  # torch's own
+    assert debugger.facts().stepped_aside == {f"fences not laid: {NO_ROOM}": 1}
+
+
 def test_nothing_allocated_there_is_a_line_of_the_report() -> None:
     with sg.debug(backend="host", fence="in:nowhere:f") as debugger:
         torch.zeros(3)

@@ -22,7 +22,7 @@ from shadowgraph.common.internal_errors import error_barrier
 from shadowgraph.graphs.dispatch import active_pools, host_copies, host_reads, host_waits, operand_notes, pool_reads
 from shadowgraph.graphs.dispatch.borrowed_memory import note_tensor
 from shadowgraph.graphs.dispatch.calling import call
-from shadowgraph.graphs.dispatch.eager_guard import EagerGuard
+from shadowgraph.graphs.dispatch.eager_guard import LARGEST, EagerGuard
 from shadowgraph.graphs.dispatch.fencing import Fencing
 from shadowgraph.graphs.dispatch.indexing import IndexUse, index_uses
 from shadowgraph.graphs.dispatch.large import LargeResults
@@ -344,7 +344,7 @@ class EagerMode(ObserverMode):
     def _guarded_results(self, path: Path, results: Any, args: Any, kwargs: Any) -> Any:
         if path.schema.name == _CONSTANT:  # a view of what torch made where no mode sees it
             return self._guarded_constant(results)
-        return results if path.operator.is_view else self._guarded(results, args, kwargs, self._fences(path.schema))
+        return results if path.operator.is_view else self._guarded(results, args, kwargs)
 
     def _note_host_read(self, schema: Schema, args: Any, kwargs: Any) -> None:
         """Tell of the tensors that an operator reads on the host."""
@@ -427,39 +427,52 @@ class EagerMode(ObserverMode):
     def _guarded_constant(self, tensor: torch.Tensor) -> torch.Tensor:
         """Move ``torch.tensor(data)`` to guarded memory; ``from_numpy`` keeps sharing the array's memory."""
         if is_plain(tensor, self._device) and tensor.untyped_storage().resizable():
-            fenced = self._fencing is not None and self._fencing.here()
-            moved: torch.Tensor = self._guarded(tensor, (), {}, fenced)
+            moved: torch.Tensor = self._guarded(tensor, (), {})
             return moved
         return tensor
 
-    def _guarded(self, results: Any, args: Any, kwargs: Any, fenced: bool) -> Any:
+    def _guarded(self, results: Any, args: Any, kwargs: Any) -> Any:
         with error_barrier("guarded allocation"):
             if any(tensor.get_device() != self._index for tensor in tensors_in(results)):
                 return results  # a device that is not watched
             inputs = {storage_key(t) for t in tensors_in((args, kwargs)) if is_plain(t, self._device)}
-            allocate = self._allocate if _local.guard_depth or fenced else self._allocate_small
+            allocate = self._allocate if _local.guard_depth else self._allocate_small
             return Rehomed(results, inputs, allocate, self._device).results
         return results
 
     def _allocate_small(self, nbytes: int, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.UntypedStorage | None:
-        limit = self._rule.limit() if self._rule is not None else None
-        return None if limit is not None and nbytes > limit else self._allocate(nbytes, dtype, shape, guarded=True)
+        fenced = self._allocate_fenced(nbytes, dtype, shape)
+        limit = self._rule.limit() if self._rule is not None else LARGEST
+        if fenced is not None or (limit is not None and nbytes > limit):
+            return fenced
+        return self._allocate_guarded(nbytes, dtype, shape, guarded=True)
 
-    def _allocate(
+    def _allocate(self, nbytes: int, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.UntypedStorage | None:
+        fenced = self._allocate_fenced(nbytes, dtype, shape)
+        return fenced if fenced is not None else self._allocate_guarded(nbytes, dtype, shape)
+
+    def _allocate_guarded(
         self, nbytes: int, dtype: torch.dtype, shape: tuple[int, ...], guarded: bool = False
     ) -> torch.UntypedStorage | None:
-        pool, fencing = self._allocator.static_pool, self._fencing
-        fenced = fencing is not None and fencing.here()
+        pool = self._allocator.static_pool
         try:
-            storage, buffer = self._allocator.storage(
-                nbytes, pool, Role.STATIC, dtype, shape, guarded=guarded, fenced=fenced
-            )
+            return self._allocator.storage(nbytes, pool, Role.STATIC, dtype, shape, guarded=guarded)[0]
         except MemoryError:
             if self._allocator.policy is not None:
                 self._allocator.policy.drop()
             return None
-        if fencing is not None and fenced:
-            fencing.allocated(buffer, self._allocator.unfenced)
+
+    def _allocate_fenced(self, nbytes: int, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.UntypedStorage | None:
+        """A storage with a fence, where one is wanted and can be laid."""
+        fencing, pool = self._fencing, self._allocator.static_pool
+        if fencing is None or not fencing.here():
+            return None
+        try:
+            storage, buffer = self._allocator.storage(nbytes, pool, Role.STATIC, dtype, shape, fenced=True)
+        except MemoryError as error:
+            stepped_aside(f"{FENCE}{error}")
+            return None
+        fencing.laid(buffer)
         return storage
 
     def _make_room(self, tensor: torch.Tensor, size: Any) -> None:

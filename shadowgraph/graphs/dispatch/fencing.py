@@ -1,4 +1,4 @@
-"""Which eager allocations get a fence: `Settings.fence`. `EagerMode` asks, and lays.
+"""Which eager allocations get a fence: `Settings.fence`. `EagerMode` asks, and allocates.
 
 In the allocating thread, inside the dispatch mode; no lock.
 """
@@ -10,12 +10,11 @@ from collections.abc import Callable
 from shadowgraph.graphs.dispatch.eager_guard import allocates
 from shadowgraph.graphs.dispatch.places import Places
 from shadowgraph.graphs.dispatch.schemas import Schema
-from shadowgraph.graphs.dispatch.stepping_aside import FENCE, stepped_aside
 from shadowgraph.model.buffers import Buffer
 
 
 class Fencing:
-    """Selects allocations, and tells of their fences.
+    """Selects allocations.
 
     Parameters
     ----------
@@ -26,7 +25,7 @@ class Fencing:
     """
 
     def __init__(self, where: str, laid: Callable[[Buffer], None]) -> None:
-        self._places, self._laid = Places(where), laid
+        self._places, self.laid = Places(where), laid
 
     def wants(self, schema: Schema) -> bool:
         """Whether the results of an operator, called from here, are to have fences."""
@@ -35,10 +34,3 @@ class Fencing:
     def here(self) -> bool:
         """Whether what is allocated here is to have a fence."""
         return self._places.on_stack()
-
-    def allocated(self, buffer: Buffer, reason: str) -> None:
-        """A buffer was allocated that was to have a fence; `reason`: why it has none, if it has none."""
-        if buffer.fence >= 0:
-            self._laid(buffer)
-        else:
-            stepped_aside(FENCE + reason)
