@@ -57,8 +57,8 @@ def _said(core: Path, debugger: str | None) -> str:
 
 
 def read_debugger(text: str) -> str:
-    """The exception, the kernel and its line in the output of ``cuda-gdb``. A load stops its kernel; a store is reported
-    later, when a short kernel has ended and no other one, or a check, runs."""
+    """The exception, the kernel and its line in the output of ``cuda-gdb``. A load stops its kernel; a store is told
+    later, when a short kernel has ended."""
     exception, frame = _EXCEPTION.search(text), _FRAME.search(text)
     if frame is None and exception is None:
         return "cuda-gdb found no exception in it"
