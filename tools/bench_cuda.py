@@ -1,4 +1,4 @@
-"""What watching costs on a GPU: ratios within one run against the same graphs unwatched, ABBA order, warmed, medians.
+"""What watching costs on a GPU: ratios within one run against the same graphs unwatched, in turn, warmed, medians.
 
 python tools/bench_cuda.py [--rounds 9] [--replays 100] [--replay-only] [--json FILE]
 """
@@ -30,6 +30,7 @@ from shadowgraph.tracking import passing
 Run = Callable[[], None]
 Guarded = Callable[[], AbstractContextManager[None]]  # whose allocations are guarded
 Make = Callable[[Guarded], Any]
+PLAIN, PLACED, WATCHED = "plain", "placed", "watched"
 
 
 def timed(run: Run, replays: int) -> tuple[float, float, float]:
@@ -47,20 +48,47 @@ def timed(run: Run, replays: int) -> tuple[float, float, float]:
     return begin.elapsed_time(end) / replays * 1e3, host / replays * 1e6, wall / replays * 1e6
 
 
-def abba(plain: Run, watched: Run, rounds: int, replays: int) -> dict[str, float]:
-    """Medians of both, timed in the order A B B A after a warm-up of each."""
-    for run in (plain, watched):
+def in_turn(runs: dict[str, Run], rounds: int, replays: int) -> dict[str, float]:
+    """Medians of all runs, and what each adds to the first one, timed in one order and in the other after a warm-up."""
+    names = list(runs)
+    for run in runs.values():
         for _ in range(10):
             run()
-    seen: dict[str, list[tuple[float, float, float]]] = {"plain": [], "watched": []}
+    seen: dict[str, list[tuple[float, float, float]]] = {name: [] for name in names}
     for _ in range(rounds):
-        for name in ("plain", "watched", "watched", "plain"):
-            seen[name].append(timed(plain if name == "plain" else watched, replays))
+        for name in (*names, *reversed(names)):
+            seen[name].append(timed(runs[name], replays))
     out = {}
     for at, what in enumerate(("device", "host", "wall")):
-        a, b = (statistics.median(row[at] for row in seen[name]) for name in ("plain", "watched"))
-        out |= {f"{what}_plain_us": round(a, 2), f"{what}_watched_us": round(b, 2), f"{what}_added_us": round(b - a, 2)}
+        out |= compared({name: [row[at] for row in seen[name]] for name in names}, what)
     out["wall_ratio"] = round(out["wall_watched_us"] / out["wall_plain_us"], 4)
+    return out
+
+
+def one_by_one(runs: dict[str, Run], rounds: int) -> dict[str, float]:
+    """The same on the device, for long replays: one at a time, queued behind each other. A card that is short of power
+    changes its clock within milliseconds, so that runs are compared that are close to each other."""
+    names = list(runs)
+    events: dict[str, list[tuple[torch.cuda.Event, torch.cuda.Event]]] = {name: [] for name in names}
+    for at in range(rounds):
+        for name in names if at % 2 else reversed(names):
+            begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+            begin.record()
+            runs[name]()
+            end.record()
+            events[name].append((begin, end))
+        if at % 20 == 0:
+            torch.cuda.synchronize()
+    torch.cuda.synchronize()
+    return compared({n: [a.elapsed_time(b) * 1e3 for a, b in each] for n, each in events.items()}, "device")
+
+
+def compared(times: dict[str, list[float]], what: str) -> dict[str, float]:
+    """Medians of some runs, and of what the others took more than the plain one beside them."""
+    out = {f"{what}_{name}_us": round(statistics.median(row), 2) for name, row in times.items()}
+    for name, said in ((PLACED, f"{what}_placed_added_us"), (WATCHED, f"{what}_added_us")):
+        more = (x - y for x, y in zip(times[name], times[PLAIN], strict=True))
+        out[said] = round(statistics.median(more), 2)
     return out
 
 
@@ -124,9 +152,10 @@ def host_times(run: Run, count: int) -> tuple[float, float]:
 
 
 def replay_cost(
-    make: Make, rounds: int, replays: int, guards: int = 0, shadows: int = 0, **options: Any
+    make: Make, rounds: int, replays: int, guards: int = 0, shadows: int = 0, singly: int = 0, **options: Any
 ) -> dict[str, Any]:
     """Replays of one graph that was captured without a debugger, and of its twin under one, through `replay` each.
+    ``placed`` is the same graph over guarded buffers, without checks: where a buffer lies makes a difference as well.
 
     Parameters
     ----------
@@ -134,13 +163,19 @@ def replay_cost(
         Guards that stand at least, of buffers that no graph uses.
     shadows
         Declared buffers of 64 KiB, which the graph's checks compare across each replay.
+    singly
+        Rounds in which replays are timed one by one on the device.
     **options
         Of the debugger. With ``watch_eager="sampled"`` launches pass unobserved while it is timed, as they do on a
         server after its first replays.
     """
+    replay = torch.cuda.CUDAGraph.replay  # torch's own method, unpatched
     captured_plain, kept_plain = make(nullcontext)
-    plain = partial(torch.cuda.CUDAGraph.replay, captured_plain)  # torch's own method, unpatched
-    with sg.debug(backend="cuda", layout="isolate", near_guard=128, **options) as debugger:
+    plain = partial(replay, captured_plain)
+    how: dict[str, Any] = {"backend": "cuda", "layout": "isolate", "near_guard": 128, **options}
+    with sg.debug(**{**how, "checks": "launches"}) as debugger:
+        captured_placed, kept_placed = make(debugger.guard)
+    with sg.debug(**how) as debugger:
         graph, kept = make(debugger.guard)
         with debugger.guard():
             more = [torch.zeros(32, device="cuda") for _ in range(max(0, guards - 128) // 2)]
@@ -150,14 +185,17 @@ def replay_cost(
         for _ in range(200):
             graph.replay()
         assert passing.on is (options.get("watch_eager") == "sampled")
-        cost: dict[str, Any] = abba(plain, graph.replay, rounds, replays)
+        runs = {PLAIN: plain, PLACED: partial(replay, captured_placed), WATCHED: graph.replay}
+        cost: dict[str, Any] = in_turn(runs, rounds, replays)
+        if singly:
+            cost |= one_by_one(runs, singly)
         cost["host_idle_plain_us"] = round(idle_host(plain, 300), 2)
         cost["host_idle_watched_us"] = round(idle_host(graph.replay, 300), 2)
         cost["guards"] = len(debugger._work._standing.now())
         cost["shadowed_bytes"] = shadowed(debugger)
         cost["findings"] = len(debugger.check())
         cost["coverage"] = debugger.coverage().sentence()
-        del kept, kept_plain, more, declared
+        del kept, kept_plain, kept_placed, more, declared
     return cost
 
 
@@ -181,7 +219,7 @@ def replay_costs(rounds: int, replays: int) -> dict[str, Any]:
             "small_nodes_steady_20000_guards": replay_cost(small_nodes, rounds, replays, 20_000, **steady),
             "small_nodes_steady_4_shadows": replay_cost(small_nodes, rounds, replays, shadows=4, **steady),
             "small_nodes_launches": replay_cost(small_nodes, rounds, replays, checks="launches"),
-            "gpu_bound_steady": replay_cost(gpu_bound, rounds, 20, **steady),
+            "gpu_bound_steady": replay_cost(gpu_bound, rounds, 20, singly=300, **steady),
         }
 
 
@@ -422,7 +460,7 @@ def main() -> int:
         "torch": str(torch.__version__),
         "copy_tb_per_s": round(copy / 1e12, 3),
         **replay_costs(args.rounds, args.replays),
-        "gpu_bound": replay_cost(gpu_bound, args.rounds, 20),
+        "gpu_bound": replay_cost(gpu_bound, args.rounds, 20, singly=300),
         "beside_busy_thread": beside_busy_thread(),
         "guards": [
             many_guards(20_000, 128, 128, args.rounds, copy),

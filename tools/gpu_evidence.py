@@ -1,6 +1,6 @@
 """Run what needs a GPU and keep what it printed.
 
-    python tools/gpu_evidence.py [--only tests|bench|locate|sanitizer] [--out DIR]
+    python tools/gpu_evidence.py [--only tests|bench|kinds|locate|sanitizer] [--out DIR]
     python tools/gpu_evidence.py --only tests --times 3 -- -n 13
     python tools/gpu_evidence.py --repeat 20 tests/cuda/test_cuda_graphs.py tests/cuda/test_cuda_findings.py --workers 6
     python tools/gpu_evidence.py --source
@@ -222,11 +222,12 @@ def repeats(out: Path, files: list[str], times: int, workers: int, at_once: int,
     return Runs(out / "gpu_repeats.json", command, [*files, "-n", str(workers)], times, at_once).go_on(limit)
 
 
-def bench(out: Path, name: str = "bench_cuda", what: str = "bench") -> int:
+def bench(out: Path, name: str = "bench_cuda", what: str = "bench", words: tuple[str, ...] = ()) -> int:
     """A benchmark's own JSON, with the circumstances."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "bench.json"
-        code = subprocess.run([sys.executable, f"tools/{name}.py", "--json", str(path)], cwd=ROOT).returncode
+        command = [sys.executable, f"tools/{name}.py", *words, "--json", str(path)]
+        code = subprocess.run(command, cwd=ROOT).returncode
         if path.exists():
             body = json.loads(path.read_text())
             write(out / f"{name}.json", {**circumstances(f"tools/gpu_evidence.py --only {what}"), **body})
@@ -273,7 +274,7 @@ def write(path: Path, body: dict[str, Any]) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", choices=("tests", "bench", "locate", "sanitizer"))
+    parser.add_argument("--only", choices=("tests", "bench", "kinds", "locate", "sanitizer"))
     parser.add_argument("--source", action="store_true", help="only print the hash of the source at hand")
     parser.add_argument("--out", type=Path, default=ROOT / "tools" / "evidence")
     parser.add_argument("--times", type=int, default=1, help="how often the tests run")
@@ -294,6 +295,8 @@ def main() -> int:
         code = tests(args.out, args.pytest, args.times, args.limit)
     if args.only in (None, "bench"):
         code = bench(args.out) or code
+    if args.only in (None, "kinds"):
+        code = bench(args.out, "bench_kinds", "kinds", ("--backend", "cuda")) or code
     if args.only in (None, "locate"):
         code = bench(args.out, "bench_locate", "locate") or code
     if args.only in (None, "sanitizer"):

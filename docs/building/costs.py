@@ -71,7 +71,7 @@ _REPLAYS = (
 
 def _replay() -> str:
     body = evidence("bench_cuda")
-    head = ("a replay, µs", "unwatched", "watched", "added", "ratio", "guards", "findings")
+    head = ("a replay, µs", "unwatched", "guarded, unchecked", "watched", "added", "ratio", "guards", "findings")
     rows: list[list[object]] = []
     for said, key in _REPLAYS:
         if key not in body:
@@ -79,8 +79,9 @@ def _replay() -> str:
         one = body[key]
         for what, clock in (("wall time", "wall"), ("on the device", "device"), ("on the host", "host")):
             plain, watched, added = (one[f"{clock}_{kind}_us"] for kind in ("plain", "watched", "added"))
+            placed = one.get(f"{clock}_placed_us")
             counts = (one["guards"], one["findings"]) if clock == "wall" else (None, None)
-            rows.append([f"{said}: {what}", plain, watched, added, round(watched / plain, 3), *counts])
+            rows.append([f"{said}: {what}", plain, placed, watched, added, round(watched / plain, 3), *counts])
     return f"{_figures(head, rows)}\n\n{provenance('bench_cuda')}"
 
 
@@ -137,6 +138,18 @@ def _locate() -> str:
             provenance("bench_locate"),
         )
     )
+
+
+def _kinds() -> str:
+    """Empty where they were not measured."""
+    if not (EVIDENCE / "bench_kinds.json").exists():
+        return ""
+    body = evidence("bench_kinds")
+    rows: list[list[object]] = [["the step, unwatched", body["plain_us"], None]]
+    rows.append(["the step, observed", body["observed_us"], 1.0])
+    for code, took in sorted(body["kinds_us"].items(), key=lambda pair: -pair[1]):
+        rows.append([code, took, round(took / body["observed_us"], 3)])
+    return f"{_figures(('observed step', 'µs', 'share'), rows)}\n\n{provenance('bench_kinds')}"
 
 
 def _serving() -> str:
@@ -232,7 +245,7 @@ def _suites() -> Iterator[str]:
 
 def _rest() -> str:
     """Every figure of files that no table above is of."""
-    told = {"bench_cuda", "bench_locate", "compute_sanitizer", "gpu_tests", "live_many", *TURNS.values()}
+    told = {"bench_cuda", "bench_kinds", "bench_locate", "compute_sanitizer", "gpu_tests", "live_many", *TURNS.values()}
     told |= {"third_party", *(path.stem for path in EVIDENCE.glob("clean_*.json"))}
     parts = []
     for path in sorted(EVIDENCE.glob("*.json")):
@@ -257,6 +270,7 @@ def leaves(body: object, at: str = "") -> Iterator[tuple[str, object]]:
 
 _SUBJECTS: dict[str, Callable[[], str]] = {
     "replay": _replay,
+    "kinds": _kinds,
     "checks": _checks,
     "capture": _capture,
     "memory": _memory,

@@ -61,7 +61,7 @@ def test_the_mode_leaves_after_many_operators_without_a_capture(debugger: sg.Deb
 def test_a_capture_brings_it_back_for_good(debugger: sg.Debugger) -> None:
     idle(debugger)
     unguarded = torch.zeros(5)
-    assert not debugger.buffers
+    assert debugger.monitor.context.ledger.at(unguarded.data_ptr()) is None
     graph = reader(unguarded)
     assert is_watched()
     assert not debugger.monitor.observation.incomplete
