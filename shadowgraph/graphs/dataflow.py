@@ -105,6 +105,14 @@ def reads_itself(launch: Launch, pointer: Pointer) -> bool:
     return pointer.access is not Access.UNKNOWN and _operator(launch) not in _PUTS
 
 
+def surely_reads(launch: Launch, pointer: Pointer) -> bool:
+    """Whether an operator is known to read an argument. Of one that it writes the schema does not say: a library's
+    operator may fill an output that it was given, which torch's own call ``out``."""
+    if pointer.access is Access.READ_WRITE:
+        return launch.name.startswith("aten.") and reads_itself(launch, pointer)
+    return pointer.access is Access.READ
+
+
 def _is_index(launch: Launch, pointer: Pointer) -> bool:
     if launch.kind is not LaunchKind.ATEN or not launch.name.startswith("aten."):
         return True  # a kernel's integers are taken for indices

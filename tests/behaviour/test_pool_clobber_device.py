@@ -180,3 +180,27 @@ def test_a_node_of_which_no_launch_is_known(device: sg.Debugger) -> None:
     program.graph.model.build_device_later(lambda: (node,))
     program.graph.replay()
     assert silent(device)
+
+
+def test_an_output_over_what_eager_code_wrote_for_another_graph(device: sg.Debugger) -> None:
+    """As vLLM's pieces and its whole graphs in one pool: attention between the pieces writes an output of a piece. A
+    later capture gave its bytes to a temporary, and then to the output that its own attention fills."""
+    pool, given, piece, whole = sg.graph_pool_handle(), source(), sg.HostGraph(), sg.HostGraph()
+    with sg.host_graph(piece, pool=pool):
+        output = given * 2
+        held = weak(output)
+        del output
+    with sg.host_graph(whole, pool=pool):
+        total = (given * 3).sum()
+        attended = torch.empty(ELEMENTS)
+        assert attended.data_ptr() == held.data_ptr(), "invalid: it lies elsewhere"
+        torch.mul(given, 2, out=attended)
+        result = attended + total
+        del attended
+    for _ in range(3):
+        piece.replay()
+        torch.mul(given, 2, out=held)
+        assert held.tolist() == (given * 2).tolist()
+        whole.replay()
+        assert torch.equal(result, given * 2 + given.sum() * 3)
+    assert silent(device)

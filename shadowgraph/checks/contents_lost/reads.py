@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from shadowgraph.graphs.dataflow import surely_reads
 from shadowgraph.graphs.dispatch.indexing import takes_indices
-from shadowgraph.model.graphs import Access, Graph, Node, Pointer
+from shadowgraph.model.graphs import Graph, Node, Pointer
 from shadowgraph.model.ranges import RangeSet
 from shadowgraph.tracking.writes import extent
 
@@ -37,7 +38,7 @@ def sure_reads(graph: Graph) -> list[Read]:
     written = RangeSet()
     for node in graph.nodes:
         for pointer in node.launch.pointers:
-            if pointer.access in (Access.READ, Access.READ_WRITE):
+            if surely_reads(node.launch, pointer):
                 ranges, gaps = extent(pointer.view)
                 first = RangeSet() if gaps else ranges - written
                 if first:

@@ -11,7 +11,7 @@ from itertools import groupby
 from typing import NamedTuple
 
 from shadowgraph.checks.pool_clobber.tenants import Tenant, Tenants
-from shadowgraph.graphs.dataflow import reads_itself
+from shadowgraph.graphs.dataflow import surely_reads
 from shadowgraph.model.graphs import Access, Graph, Node, Pointer
 from shadowgraph.model.ranges import ByteRange, RangeSet
 from shadowgraph.tracking.writes import extent
@@ -138,10 +138,8 @@ def _read(graph: Graph, node: Node, pointer: Pointer, home: ByteRange, kernels: 
     if pointer.access is Access.UNKNOWN:
         known = kernels.get((graph.serial, node.index))
         read = only_loaded(known, pointer.view.hull) if known is not None else RangeSet()
-    elif pointer.access is Access.READ or reads_itself(node.launch, pointer):
-        read = extent(pointer.view)[0] if pointer.may_read else RangeSet()
     else:
-        read = RangeSet()
+        read = extent(pointer.view)[0] if surely_reads(node.launch, pointer) else RangeSet()
     yield from read.intersection(home)
 
 

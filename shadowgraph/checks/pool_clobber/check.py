@@ -283,6 +283,8 @@ class PoolClobbers(Check):
     def _is_certain(self, tenant: Tenant, clobber: Clobber, coming: Graph | None) -> bool:
         """Whether nothing is missing that would make the read right."""
         graphs, where, order = self.context.graphs, tenant.where, clobber.order
+        if isinstance(clobber.made, Written) and clobber.made.tenant is None and not self._is_the_only_one(tenant):
+            return False
         if order < self._history.floor or any(each.serial not in graphs for each in (tenant.graph, clobber.by.graph)):
             return False
         for graph in list(graphs.values()):
@@ -294,6 +296,11 @@ class PoolClobbers(Check):
             return False  # eager writes to this pool are not seen
         later = [each.graph for each in self._history.latest() if each.order >= order]
         return not any(leads_unseen(graph, where) for graph in {*later, tenant.graph})
+
+    def _is_the_only_one(self, tenant: Tenant) -> bool:
+        """Whether what eager code wrote there can have been for no other tensor: of its own capture none came after it,
+        and no other graph has any."""
+        return tenant.final and all(each.graph is tenant.graph for each in self._tenants.at(tenant.where))
 
     def _report(
         self, tenant: Tenant, clobber: Clobber, read: Access, reader: Reader | None, checkpoint: Checkpoint

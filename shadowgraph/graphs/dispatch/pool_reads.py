@@ -24,6 +24,7 @@ from shadowgraph.tracking.pool_watch import watch
 
 _ORDINARY = (torch.Tensor, torch.nn.Parameter)
 # Operators that write parts of an argument in place and keep the rest: no read of it, though their schemas allow one.
+# So do those of libraries, which may fill an output that they are given.
 _PARTIAL = ("aten.index_", "aten._index_put", "aten.scatter", "aten.masked_", "aten.put_", "aten.slice_scatter")
 
 
@@ -64,8 +65,9 @@ def _touched(
 
 def _access(schema: Schema, argument: str) -> Access:
     access = schema.access(argument)
-    partial = access is Access.READ_WRITE and schema.name.startswith(_PARTIAL)
-    return Access.WRITE if partial else access
+    if access is Access.READ_WRITE and (schema.name.startswith(_PARTIAL) or not schema.name.startswith("aten.")):
+        return Access.WRITE
+    return access
 
 
 def _is_here(tensor: torch.Tensor) -> bool:
