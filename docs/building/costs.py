@@ -141,9 +141,6 @@ def _locate() -> str:
 
 
 def _kinds() -> str:
-    """Empty where they were not measured."""
-    if not (EVIDENCE / "bench_kinds.json").exists():
-        return ""
     body = evidence("bench_kinds")
     rows: list[list[object]] = [["the step, unwatched", body["plain_us"], None]]
     rows.append(["the step, observed", body["observed_us"], 1.0])
