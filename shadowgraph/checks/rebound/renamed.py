@@ -109,7 +109,7 @@ class RenamedInputs(Check):
         ties = self._ties_of(graph, trails) if trails else []
         if ties:
             self._ties[graph.serial] = sorted(ties, key=likelihood)[:_TIES]
-        self._homes = RangeSet.of(tie.view.hull for each in self._ties.values() for tie in each)
+        self._homes = RangeSet.of(tie.home for each in self._ties.values() for tie in each)
 
     def _ties_of(self, graph: Graph, trails: list[Trail]) -> list[Tie]:
         reads = RangeSet.of(view.hull for view in first_reads(graph))
@@ -135,7 +135,8 @@ class RenamedInputs(Check):
             self._recent.append((next(order), write))
         if any(self._homes.overlaps(part) for part in write.ranges):
             for tie in self._all():
-                tie.written = tie.written or write.ranges.overlaps(tie.view.hull)
+                if not tie.written:
+                    tie.written = write.ranges.overlaps(tie.home)
 
     def invalidate_writers(self) -> None:
         """After unseen writes: discard what was seen before."""
@@ -181,7 +182,7 @@ class RenamedInputs(Check):
         while reads:
             where = reads.popleft()
             for tie in self._all():
-                if not tie.told and tie.view.hull.overlaps(where):
+                if not tie.told and tie.home.overlaps(where):
                     tie.disturb()
 
     def _looks_at(self, tie: Tie, other: torch.Tensor, checkpoint: Checkpoint) -> bool:
@@ -274,7 +275,7 @@ class RenamedInputs(Check):
     def _watch(self) -> None:
         """Request notes of the operators that read doubtful inputs, and of those that made what their names lead to."""
         doubtful = [tie for tie in self._all() if tie.watched and not tie.given_up]
-        unsure = [tie.view.hull for tie in doubtful if not tie.told]
+        unsure = [tie.home for tie in doubtful if not tie.told]
         self._interest.want(unsure, {tie.view.dtype for tie in doubtful})
 
     def _report(self, look: _Look, stale: Stale, checkpoint: Checkpoint) -> None:
@@ -282,7 +283,7 @@ class RenamedInputs(Check):
         if not self._claims.take(tie.graph, tie.view.start, tie.trail):
             return  # it is reported under another name
         names, path = self.context.names, tie.trail.path
-        if any(owner.path != path for owner in names.owners_of(tie.view.hull, tie.buffer.serial)):
+        if any(owner.path != path for owner in names.owners_of(tie.home, tie.buffer.serial)):
             names.refresh(anew=True)  # the graph's memory goes by the names that lead there still
         where = first_bytes(now, len(stale.found))
         write = last_to(where, self._recent, self._interest)

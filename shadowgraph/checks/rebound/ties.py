@@ -3,7 +3,7 @@ under the debugger's lock."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 
@@ -12,7 +12,7 @@ from shadowgraph.graphs.dispatch.operand_notes import order
 from shadowgraph.graphs.dispatch.tensors import ORDINARY, is_lazy_copy
 from shadowgraph.model.buffers import Buffer
 from shadowgraph.model.graphs import Graph
-from shadowgraph.model.ranges import RangeSet
+from shadowgraph.model.ranges import ByteRange, RangeSet
 from shadowgraph.model.stacks import Stack
 from shadowgraph.model.views import TensorView
 from shadowgraph.tracking.trails import Trail
@@ -50,6 +50,8 @@ class Tie:
         Whether there was enough evidence for a report.
     taken
         Names in the code that was captured that may be this one, once they were looked up.
+    home
+        The graph's memory, from its first byte to its last.
     """
 
     graph: Graph
@@ -70,6 +72,10 @@ class Tie:
     watched: bool = False
     told: bool = False
     taken: set[tuple[str, ...]] | None = None
+    home: ByteRange = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.home = self.view.hull
 
     @property
     def view(self) -> TensorView:
