@@ -25,20 +25,21 @@ Rules for an adapter:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from contextlib import suppress
 
 import torch
 
 from shadowgraph.checks.headroom.check import Headroom
 from shadowgraph.checks.headroom.forecast import Limits
+from shadowgraph.checks.invariants.rules import Rule, index_range, nondecreasing
 from shadowgraph.checks.lost_preparation.check import LostPreparations
 from shadowgraph.checks.lost_preparation.comparison import LARGEST
 from shadowgraph.checks.mutation.check import PLANNER, InGraphMutation
 from shadowgraph.checks.rebound.bindings import Planned
 from shadowgraph.checks.rebound.check import ReboundInputs
 from shadowgraph.checks.stale_rows.check import StaleRows
-from shadowgraph.declarations import declare_padding, lose_contents, name_owner
+from shadowgraph.declarations import declare_padding, keep_rule, lose_contents, name_owner
 from shadowgraph.graphs.dispatch import host_reads
 from shadowgraph.graphs.dispatch.tensors import view_of_memory
 from shadowgraph.model.failures import Failure
@@ -63,9 +64,14 @@ __all__ = [
     "PlannerInterface",
     "PrepareBlock",
     "Preparing",
+    "Rule",
+    "index_range",
     "launch_recording",
+    "nondecreasing",
     "passing",
 ]
+
+_MOST = 1 << 16  # bytes of a buffer in which a rule of an adapter is looked at, before each replay that is observed
 
 
 class PlannerInterface:
@@ -209,7 +215,7 @@ class AdapterInterface:
 
     # -- declare -----------------------------------------------------------------------------------------------
 
-    def name(self, name: str, owner: object) -> int:
+    def name(self, name: str, owner: object, without: Container[str] = ()) -> int:
         """Name the tensors reachable from an object; as `Debugger.name`.
 
         Parameters
@@ -219,6 +225,8 @@ class AdapterInterface:
         owner
             Weakly referenced, and walked again as memory comes and goes. An object without weak references is walked
             once.
+        without
+            Attributes that are not followed, of the owner and of what it leads to: models, configurations, requests.
 
         Returns
         -------
@@ -230,7 +238,7 @@ class AdapterInterface:
         UnknownBufferError
             For an object that cannot hold tensors.
         """
-        return name_owner(self._work, name, owner)
+        return name_owner(self._work, name, owner, without)
 
     def is_named(self, tensor: torch.Tensor, attribute: str) -> bool:
         """Whether a name of the program's own leads to a tensor, so that an adapter need not `name` the tensor's owner.
@@ -269,6 +277,27 @@ class AdapterInterface:
             For an object that is no tensor, or has no plain memory on the backend's device.
         """
         declare_padding(self._work, tensor, policy)
+
+    def rule(self, tensor: torch.Tensor, rule: Rule) -> None:
+        """Declare a rule that the package keeps for a buffer's values, by its source: SG109 where a graph is about to
+        read values that break it.
+
+        Unlike a user's rule it is checked at replays that are observed, on what the coming graph captured.
+
+        Parameters
+        ----------
+        tensor
+            The whole buffer; no effect on one with gaps. Declaring the rule again has no effect. It ends with the
+            memory.
+        rule
+            `index_range` or `nondecreasing`.
+
+        Raises
+        ------
+        UnknownBufferError
+            For an object that is no tensor, or has no plain memory on the backend's device.
+        """
+        keep_rule(self._work, tensor, rule, _MOST)
 
     def scratch(self, tensor: torch.Tensor) -> None:
         """Declare that a workspace needs no refresh between two replays.

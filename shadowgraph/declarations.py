@@ -5,7 +5,7 @@ Base class of `Debugger`; methods run in the caller's thread.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 
 import numpy as np
 import torch
@@ -200,6 +200,13 @@ def declare_padding(work: Monitor, tensor: object, policy: str) -> None:
         undefined.declare(buffer, view.hull, policy)
 
 
+def keep_rule(work: Monitor, tensor: object, rule: Rule, most: int) -> None:
+    """Declare a rule by what a package's source says: checked as an inferred one, once for each view of a buffer."""
+    buffer, view = _locate(work, tensor)
+    if view.contiguous:
+        work.checks[Invariants].keep(buffer, view, rule, most)
+
+
 def lose_contents(work: Monitor, ranges: Sequence[ByteRange], how: str, read: bool = False) -> Callable[[], None]:
     """`Debugger.contents_lost` in two steps, for users and adapters: called before the loss; the result after it."""
     check, stack = work.checks[ContentsLost], current_stack()
@@ -212,11 +219,11 @@ def lose_contents(work: Monitor, ranges: Sequence[ByteRange], how: str, read: bo
     return lost
 
 
-def name_owner(work: Monitor, name: str, owner: object) -> int:
-    """`Debugger.name`, for users and adapters."""
+def name_owner(work: Monitor, name: str, owner: object, without: Container[str] = ()) -> int:
+    """`Debugger.name`, for users and adapters; these may leave out attributes."""
     if issubclass(type(owner), _NO_OWNERS):  # `isinstance` may run the program's code
         raise UnknownBufferError(f"name({name!r}) needs an object that holds tensors, not {type(owner).__name__}")
-    return work.context.names.add(name, owner)
+    return work.context.names.add(name, owner, without)
 
 
 def _locate(work: Monitor, tensor: object) -> tuple[Buffer, TensorView]:

@@ -208,12 +208,16 @@ class Batch(msgspec.Struct, frozen=True):
         Token count of each request, where known.
     requests
         Request ids, where known. No request contents.
+    tokens, padded_tokens
+        Number of tokens that the replay computes, and for how many the graph was captured; 0 where not known.
     """
 
     size: Kept[int]
     padded_to: Kept[int]
     lengths: tuple[int, ...] = ()
     requests: tuple[str, ...] = ()
+    tokens: Kept[int] = 0
+    padded_tokens: Kept[int] = 0
 
 
 class Finding(HtmlRepr, msgspec.Struct, frozen=True):

@@ -12,7 +12,8 @@ from shadowgraph.model.graphs import Graph
 
 
 class PrepareBlock:
-    """One block of host code that prepares a replay; `graph` is None when the graph is unknown."""
+    """One block of host code that prepares a replay. `graph` is None while the graph is unknown, and may be set by the
+    thread that opened the block."""
 
     __slots__ = ("_anywhere", "_open", "graph")
 

@@ -6,7 +6,7 @@ Any thread. `NameBook` has its own lock: naming a finding, `Debugger.name` and d
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import dataclass
 
 from shadowgraph.common.finalizer_safe_lock import FinalizerSafeLock
@@ -50,6 +50,7 @@ class NameBook:
         )  # a thread that retires a tenant asks for names: its finalizers must not need this lock meanwhile
         self._ledger = ledger
         self._roots: dict[str, weakref.ref[object]] = {}
+        self._without: dict[str, Container[str]] = {}  # attributes that are not followed, by root
         self._owners: dict[str, tuple[tuple[Owner, int], ...]] = {}
         self._index: RangeIndex[tuple[Owner, int]] | None = None
         self._former: dict[int, tuple[Owner, ...]] = {}  # former owners of a buffer, by serial
@@ -66,9 +67,10 @@ class NameBook:
         """Number of roots whose walk hit a bound, so that names may be missing."""
         return sum(cut for _, cut in list(self._gaps.values()))
 
-    def add(self, name: str, root: object) -> int:
-        """Walk an object under a name; returns the number of tensors that it owns."""
+    def add(self, name: str, root: object, without: Container[str] = ()) -> int:
+        """Walk an object under a name, without some attributes; returns the number of tensors that it owns."""
         with self._lock.section:
+            self._without[name] = without
             try:
                 self._roots[name] = weakref.ref(root)
             except TypeError:
@@ -210,7 +212,7 @@ class NameBook:
         return reference() if reference is not None else None
 
     def _walk(self, name: str, root: object) -> int:
-        result = walk(root, name)
+        result = walk(root, name, without=self._without.get(name, ()))
         self._gaps[name] = result.errors, result.truncated
         pairs = []
         for owner in result.owners:

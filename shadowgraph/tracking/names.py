@@ -14,7 +14,7 @@ import threading
 import types
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -67,7 +67,9 @@ class WalkResult:
     errors: int
 
 
-def walk(root: object, name: str, *, max_objects: int = 20_000, max_depth: int = 12) -> WalkResult:
+def walk(
+    root: object, name: str, *, without: Container[str] = (), max_objects: int = 20_000, max_depth: int = 12
+) -> WalkResult:
     """Find the tensors reachable from an object.
 
     Parameters
@@ -77,6 +79,8 @@ def walk(root: object, name: str, *, max_objects: int = 20_000, max_depth: int =
         a class that the module defines are followed.
     name : str
         Prefix of all paths.
+    without : container of str
+        Attributes that are not followed, of no object.
     max_objects : int
         Largest number of expanded objects, and of owners.
     max_depth : int
@@ -90,7 +94,7 @@ def walk(root: object, name: str, *, max_objects: int = 20_000, max_depth: int =
         are not followed. Tensors without memory of their own (meta, fake, sparse, wrappers) are left out.
         Objects are held until the walk ends and not after; no device is synchronised.
     """
-    walker = Walker(max_objects, max_depth)
+    walker = Walker(max_objects, max_depth, without)
     walker.run(root, name)
     return WalkResult(tuple(walker.owners), walker.truncated, walker.errors)
 
@@ -138,12 +142,13 @@ class _BoundMet(Exception):
 class Walker:
     """The state of one walk."""
 
-    def __init__(self, max_objects: int, max_depth: int) -> None:
+    def __init__(self, max_objects: int, max_depth: int, without: Container[str] = ()) -> None:
         self.owners: list[Owner] = []
         self.truncated = False
         self.errors = 0
         self._max_objects = max_objects
         self._max_depth = max_depth
+        self._without = without
         self._looks_left = max_objects * _LOOKS_PER_OBJECT
         self._expanded = 0
         self._layouts: dict[int, Layout] = {}
@@ -167,6 +172,8 @@ class Walker:
     def _follow(self, steps: Iterator[Step], path: str, depth: int) -> None:
         counted = False
         for write, key, value in steps:
+            if self._without and write is write_attribute and key in self._without:
+                continue
             if not counted:  # empty objects cost nothing, so they do not count
                 counted = True
                 self._expanded += 1

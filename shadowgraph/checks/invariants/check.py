@@ -45,12 +45,13 @@ class _Look:
 @dataclass(frozen=True, slots=True)
 class Invariant:
     """A rule over a contiguous view of a buffer. `inferred` rules are checked only on the part that a graph
-    captured."""
+    captured, on at most the first `most` bytes of it."""
 
     buffer: Buffer
     view: TensorView
     rule: Rule
     inferred: bool = False
+    most: int | None = None
 
     @property
     def where(self) -> ByteRange:
@@ -89,6 +90,11 @@ class Invariants(Check):
     def declare(self, buffer: Buffer, view: TensorView, rule: Rule, inferred: bool = False) -> None:
         """Add a rule."""
         self.invariants.append(Invariant(buffer, view, rule, inferred))
+
+    def keep(self, buffer: Buffer, view: TensorView, rule: Rule, most: int) -> None:
+        """Add a rule as if it were inferred, unless it is there."""
+        if not any(i.view == view and i.rule.name == rule.name for i in self._living()):
+            self.invariants.append(Invariant(buffer, view, rule, inferred=True, most=most))
 
     @property
     def declared(self) -> bool:
@@ -140,6 +146,8 @@ class Invariants(Check):
         for invariant in self._living():
             for part in graph.captured(invariant.where):
                 whole = part if invariant.rule.prefix_safe else invariant.where
+                if invariant.most is not None:
+                    whole = ByteRange(whole.start, min(whole.stop, whole.start + invariant.most))
                 wanted.append((_Look(invariant, whole), self._usable(invariant, whole)))
         if wanted:
             self.context.engine.fetch(checkpoint, wanted)

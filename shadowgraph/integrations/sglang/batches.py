@@ -1,70 +1,16 @@
-"""Batches of the latest replays: sizes, lengths and request ids, never request contents.
-
-Written in the thread that prepares a replay, of every replay, observed or not; read where a finding or an exception is
-recorded. Takes no lock.
-"""
+"""Batches of sglang's replays: from a ``ForwardBatch``, in the thread that prepares the replay, of every replay."""
 
 from __future__ import annotations
 
-import ctypes
-from collections import deque
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-import torch
-
-from shadowgraph.adapter_interface import launch_recording
-from shadowgraph.graphs import host_tensors
-from shadowgraph.model.findings import Batch
+from shadowgraph.integrations.batches import Batches as _Batches
+from shadowgraph.integrations.batches import lengths_of, total
 from shadowgraph.model.graphs import Graph
-from shadowgraph.model.launch_log import SharedText
-from shadowgraph.model.launch_log_format import OPEN, RowKind
-
-_KEPT = 256  # replays: evidence of a device arrives a few replays later
-_LOGGED, _LOGGED_IDS = 8, 64  # lengths and ids in the launch log
-_FEW = 64  # up to so many lengths, a list costs less than a copy of the memory
-_INTEGERS = {torch.int32: np.int32, torch.int64: np.int64}
-_values = torch._C.TensorBase.tolist  # torch's own: checks would see `tolist` of a tensor as a read by the program
-_Tensor = torch.Tensor
-_largest = np.maximum.reduce
-
-Lengths = list[int] | npt.NDArray[np.signedinteger[Any]]
-# Serial and coming replay of a graph; size, padded size, lengths, ids.
-_Noted = tuple[int, int, int, int, Lengths, tuple[object, ...]]
 
 
-class _Ids:
-    """The ids of a batch, which the batches of a step share, and those of most steps."""
-
-    __slots__ = ("given", "ids", "said", "texts")
-
-    def __init__(self, given: Any) -> None:
-        # The next ones are compared with it: a copy, as the program may change its own.
-        self.given = list(given) if isinstance(given, list) else given if isinstance(given, tuple) else None
-        self.ids: tuple[object, ...] = tuple(given or ())
-        said = ", ".join(map(str, self.ids[:_LOGGED_IDS])).replace(OPEN, " ")
-        self.said = f"; ids {said}" if self.ids else ""
-        self.texts: dict[tuple[int, int, bool], SharedText] = {}  # by both sizes, and whether there are lengths
-
-    def text(self, size: int, padded_to: int, has_lengths: bool) -> SharedText:
-        """Make the text for rows of the launch log."""
-        text = f"{size} request{'s' * (size != 1)}, padded to {padded_to}"
-        made = SharedText(RowKind.BATCH, text, f"; {OPEN} tokens{self.said}" if has_lengths else self.said)
-        self.texts[size, padded_to, has_lengths] = made
-        return made
-
-
-class Batches:
-    """The batches of the latest replays, by graph and replay. Tensors are copied, not kept."""
-
-    def __init__(self) -> None:
-        self._noted: deque[_Noted] = deque(maxlen=_KEPT)
-        self._latest = _Ids(None)
-
-    def forget_texts(self) -> None:
-        """No debugger watches any longer: let go of its launch log."""
-        self._latest = _Ids(None)
+class Batches(_Batches):
+    """The batches of the latest replays, by graph and replay."""
 
     def note(self, graph: Graph, padded_to: int, batch: Any) -> tuple[int, int]:
         """Record the ``ForwardBatch`` of a graph's coming replay, whose lengths are read from the host's copy only.
@@ -74,50 +20,8 @@ class Batches:
         tuple of int
             The longest length and the number of tokens; 0 for what the host does not know.
         """
-        size, serial, replay = batch.batch_size, graph.serial, graph.replays + 1
-        lengths, given, latest = _lengths(batch, size), getattr(batch, "rids", None), self._latest
-        if given != latest.given:
-            latest = self._latest = _Ids(given)
-        self._noted.append((serial, replay, size, padded_to, lengths, latest.ids))
-        longest, count = 0, len(lengths)
-        shown: Any = lengths
-        if count:  # sooner than `max` with a default, which costs more
-            longest, shown = _of_many(lengths) if count > _LOGGED else (max(lengths), lengths)
-        log = launch_recording.current
-        if log is not None:  # what is known of it after the process's death
-            said = latest.texts.get((size, padded_to, count > 0)) or latest.text(size, padded_to, count > 0)
-            log.note_shared(said, serial, replay, shown)
+        size = batch.batch_size
+        lengths = lengths_of(getattr(batch, "seq_lens_cpu", None), size)
+        longest = self.record(graph, (size, padded_to, 0, 0), lengths, getattr(batch, "rids", None))
         tokens = getattr(batch, "seq_lens_sum", None)
-        return longest, tokens if type(tokens) is int else _total(lengths)
-
-    def of(self, graph: Graph, replay: int) -> Batch | None:
-        """The batch of a replay, if it is one of the latest."""
-        for serial, number, size, padded_to, lengths, ids in reversed(self._noted.copy()):  # at once: others append
-            if serial == graph.serial and number == replay:
-                return Batch(size, padded_to, tuple(map(int, lengths)), tuple(map(str, ids)))
-        return None
-
-
-def _lengths(batch: Any, size: int) -> Lengths:
-    """A copy of the lengths of a batch of a size; empty if the host has none."""
-    given = getattr(batch, "seq_lens_cpu", None)
-    found = host_tensors.numbers(given, _FEW) if size <= _FEW else None
-    if found is not None:
-        return found
-    if not isinstance(given, _Tensor) or not given.is_cpu:
-        return []
-    if given.dtype in _INTEGERS and given.dim() == 1 and given.is_contiguous() and not given.is_neg():
-        return np.frombuffer(ctypes.string_at(given.data_ptr(), given.nbytes), _INTEGERS[given.dtype])
-    lengths = _values(given)  # whose types tell as much as dtype and shape do
-    return lengths if type(lengths) is list and lengths and type(lengths[0]) is int else []
-
-
-def _total(lengths: Lengths) -> int:
-    return sum(lengths) if isinstance(lengths, list) else int(lengths.sum(dtype=np.int64))
-
-
-def _of_many(lengths: Lengths) -> tuple[int, list[int]]:
-    """The longest, and the first that the launch log shows."""
-    if isinstance(lengths, list):
-        return max(lengths), lengths[:_LOGGED]
-    return int(_largest(lengths)), lengths[:_LOGGED].tolist()
+        return longest, tokens if type(tokens) is int else total(lengths)
