@@ -39,7 +39,7 @@ from shadowgraph.checks.mutation.check import PLANNER, InGraphMutation
 from shadowgraph.checks.rebound.bindings import Planned
 from shadowgraph.checks.rebound.check import ReboundInputs
 from shadowgraph.checks.stale_rows.check import StaleRows
-from shadowgraph.declarations import declare_padding, keep_rule, lose_contents, name_owner
+from shadowgraph.declarations import declare_padding, keep_rows, keep_rule, lose_contents, name_owner
 from shadowgraph.graphs.dispatch import host_reads
 from shadowgraph.graphs.dispatch.tensors import view_of_memory
 from shadowgraph.model.failures import Failure
@@ -277,6 +277,24 @@ class AdapterInterface:
             For an object that is no tensor, or has no plain memory on the backend's device.
         """
         declare_padding(self._work, tensor, policy)
+
+    def keeps_rows(self, tensor: torch.Tensor) -> None:
+        """Declare that the padded rows of a static input keep old values on purpose: their results are cut off.
+
+        Other than `padding` with ``"dont_care"`` it may be given a whole input: values of the rows that hold requests
+        still count.
+
+        Parameters
+        ----------
+        tensor
+            The declaration ends with the memory.
+
+        Raises
+        ------
+        UnknownBufferError
+            For an object that is no tensor, or has no plain memory on the backend's device.
+        """
+        keep_rows(self._work, tensor)
 
     def rule(self, tensor: torch.Tensor, rule: Rule) -> None:
         """Declare a rule that the package keeps for a buffer's values, by its source: SG109 where a graph is about to

@@ -200,6 +200,12 @@ def declare_padding(work: Monitor, tensor: object, policy: str) -> None:
         undefined.declare(buffer, view.hull, policy)
 
 
+def keep_rows(work: Monitor, tensor: object) -> None:
+    """Declare that padded rows of an input keep old values on purpose; says nothing of the rows that hold requests."""
+    buffer, view = _locate(work, tensor)
+    work.checks[StaleRows].declare(buffer, view.hull, "dont_care")
+
+
 def keep_rule(work: Monitor, tensor: object, rule: Rule, most: int) -> None:
     """Declare a rule by what a package's source says: checked as an inferred one, once for each view of a buffer."""
     buffer, view = _locate(work, tensor)

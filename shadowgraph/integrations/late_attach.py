@@ -16,7 +16,7 @@ from shadowgraph.graphs.events import Listener, listeners
 if TYPE_CHECKING:
     from shadowgraph.model.graphs import Graph
 
-_FLASHINFER, _SAVER = "flashinfer", "torch_memory_saver"
+_FLASHINFER, _SAVER, _VLLM = "flashinfer", "torch_memory_saver", "vllm"
 
 
 class _LateAttach(Listener):
@@ -28,6 +28,7 @@ class _LateAttach(Listener):
         if self not in listeners:
             listeners.append(self)
         _attach_saver()
+        _attach_vllm()
         if imported(_FLASHINFER) is not None:
             _attach()
 
@@ -38,6 +39,7 @@ class _LateAttach(Listener):
 
     def capture_began(self, graph: Graph) -> None:
         _attach_saver()
+        _attach_vllm()
         if imported(_FLASHINFER) is not None:
             _attach(graph)
 
@@ -59,6 +61,18 @@ def _attach_saver() -> None:
             attach()
 
 
+def _attach_vllm() -> bool:
+    """Attach to the imported modules of vLLM; returns whether no further one is awaited."""
+    if imported(_VLLM) is None:
+        return True
+    with error_barrier("vllm adapter"):
+        from shadowgraph.integrations.vllm.adapter import attach
+
+        after = attach()
+        return after is None or after.settled
+    return True  # no retry after an error
+
+
 def _attach(capturing: Graph | None = None) -> None:
     """Attach to the imported packages, and stop waiting unless more may come."""
     settled = True  # no retry after an error
@@ -71,5 +85,5 @@ def _attach(capturing: Graph | None = None) -> None:
         settled = after is None or after.settled
         if capturing is not None and not told and after is not None and after.hooks in listeners:
             after.hooks.capture_began(capturing)  # a new listener misses the capture that has begun
-    if settled:
+    if settled and _attach_vllm():
         _waiting.ended()

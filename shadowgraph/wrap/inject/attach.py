@@ -65,6 +65,7 @@ def expect_adapters(when_imported: WhenImported, tell: notices.Tell, place: noti
     notices.connect(tell, place)
     when_imported("flashinfer", _attach_flashinfer)
     when_imported("torch_memory_saver", _attach_memory_saver)
+    when_imported("vllm", _attach_vllm)
     if first:
         when_imported("sglang", _say_why_sglang_is_off)
 
@@ -77,6 +78,12 @@ def _attach_flashinfer() -> None:
 
 def _attach_memory_saver() -> None:
     from shadowgraph.integrations.memory_saver.adapter import attach
+
+    attach()
+
+
+def _attach_vllm() -> None:
+    from shadowgraph.integrations.vllm.adapter import attach
 
     attach()
 

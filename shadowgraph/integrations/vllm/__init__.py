@@ -1,0 +1,1 @@
+"""The adapter for vLLM: what a program with vLLM meets. Loaded once vLLM is imported, or by vLLM, as its plugin."""

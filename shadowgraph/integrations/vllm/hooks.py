@@ -1,0 +1,313 @@
+"""Hooks around vLLM's methods: names, padding and rules of its runners, the graph and the batch of each step, ends.
+
+A step of the V1 runner is prepared from the call of ``_prepare_inputs`` to that of ``_model_forward``; which graph
+comes is known in between, when ``_determine_batch_execution_and_padding`` returns. A step of the V2 runner knows it from the
+start. Dummy runs prepare no step. Graphs that are captured to measure their memory are in no step, and dropped before
+the KV cache has its size. Run in vLLM's threads: the worker's, and the one that waits for outputs. They change neither
+arguments nor results, never wait for a device, and no error of the debugger reaches vLLM.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from shadowgraph.adapter_interface import AdapterInterface, passing
+from shadowgraph.common.internal_errors import error_barrier_all, internal_errors
+from shadowgraph.integrations import notices
+from shadowgraph.integrations.batches import Batches, lengths_of
+from shadowgraph.integrations.vllm.graphs import FULL, ComingGraphs
+from shadowgraph.integrations.vllm.runners import Runners, largest_captured, rank_of
+from shadowgraph.integrations.vllm.steps import Step, kept, see
+
+if TYPE_CHECKING:
+    from shadowgraph.debugger import Debugger
+    from shadowgraph.model.findings import Batch
+    from shadowgraph.model.graphs import Graph
+
+_WHERE = "vllm adapter"
+_LATER = "requests and tokens of a batch"  # of the V2 runner, whose lengths are known only when its inputs are made
+
+Original = Callable[..., Any]
+
+
+class Hooks:
+    """Reports this process's runners and their steps to the active debugger. Keeps no object of vLLM alive."""
+
+    def __init__(self) -> None:
+        from shadowgraph import session
+
+        session.observers.append(self)
+        self._current = session.current
+        self._steps: dict[int, Step] = {}  # by id of the runner
+        self._measuring = 0
+        self.runners, self.graphs, self.batches = Runners(), ComingGraphs(), Batches()
+
+    # -- debuggers ---------------------------------------------------------------------------------------------
+
+    def started(self, debugger: Debugger) -> None:
+        """Another debugger watches from here on."""
+        self.graphs.forget()
+        with harmless():
+            self.runners.started(debugger.adapter)
+
+    def ended(self, debugger: Debugger) -> None:
+        """The debugger watches no longer; no reference to it is kept."""
+        self.graphs.forget()
+        self.batches.forget_texts()
+        for step in self._taken():
+            step.end()
+
+    def forget(self) -> None:
+        """The patches are removed."""
+        from shadowgraph import session
+
+        session.observers[:] = [each for each in session.observers if each is not self]
+
+    def _taken(self) -> list[Step]:
+        steps = list(self._steps.values())
+        self._steps.clear()
+        return steps
+
+    def _adapter(self) -> AdapterInterface | None:
+        debugger = self._current()
+        return debugger.adapter if debugger is not None else None
+
+    # -- runners -----------------------------------------------------------------------------------------------
+
+    def made(self, original: Original, runner: Any, *args: Any, **kwargs: Any) -> Any:
+        """Around a runner's constructor."""
+        result = original(runner, *args, **kwargs)
+        self._introduce(runner)
+        return result
+
+    def cache_made(self, original: Original, runner: Any, *args: Any, **kwargs: Any) -> Any:
+        """Around the making of a runner's KV cache, with its block tables and metadata builders."""
+        result = original(runner, *args, **kwargs)
+        if not self._measuring:
+            self._introduce(runner, final=True)
+            with harmless():
+                self._tell_memory(runner)
+        return result
+
+    def measure(self, original: Original, runner: Any, *args: Any, **kwargs: Any) -> Any:
+        """Around captures that only measure how much memory graphs take, with a KV cache that is dropped again."""
+        self._measuring += 1
+        try:
+            return original(runner, *args, **kwargs)
+        finally:
+            self._measuring -= 1
+            self.graphs.forget()
+
+    def capture(self, original: Original, runner: Any, *args: Any, **kwargs: Any) -> Any:
+        """Around the capture of all of a runner's graphs."""
+        self.graphs.forget()
+        self._introduce(runner, final=True)
+        result = original(runner, *args, **kwargs)
+        self._introduce(runner, final=True)
+        return result
+
+    def _introduce(self, runner: Any, final: bool = False) -> None:
+        with harmless():
+            self.runners.introduce(self._adapter(), runner, final)
+
+    def _tell_memory(self, runner: Any) -> None:
+        """Report the device memory that shadowgraph held when vLLM sized its KV cache, and so sized it smaller."""
+        adapter, blocks = self._adapter(), runner.kv_cache_config.num_blocks
+        if adapter is None or adapter.device == "cpu":
+            return
+        ours = adapter.reserved_bytes / (1 << 20)
+        notices.tell_once(
+            f"{ours:,.0f} MiB of {adapter.device} were shadowgraph's when vllm sized its KV cache: "
+            f"its number of blocks, {blocks:,}, is smaller by at least what fits in there"
+        )
+
+    # -- steps of the V1 runner --------------------------------------------------------------------------------
+
+    def prepare(self, original: Original, runner: Any, *args: Any, **kwargs: Any) -> Any:
+        """Around the code that refreshes the inputs of a step; its preparation goes on when this returns."""
+        try:
+            self._begin(runner, *_two(args, kwargs, "scheduler_output", "num_scheduled_tokens"))
+        except Exception as error:  # as `harmless`, without its cost
+            internal_errors.note(_WHERE, error)
+        return original(runner, *args, **kwargs)
+
+    def dispatch(self, original: Original, runner: Any, *args: Any, **kwargs: Any) -> Any:
+        """Around the choice of the mode and the batch descriptor of a step, or of a dummy run."""
+        result = original(runner, *args, **kwargs)
+        step = self._steps.get(id(runner))
+        if step is not None:
+            try:
+                self._dispatched(runner, step, result)
+            except Exception as error:
+                internal_errors.note(_WHERE, error)
+        return result
+
+    def forward(self, original: Original, runner: Any, *args: Any, **kwargs: Any) -> Any:
+        """Around the call of the model, which replays."""
+        self._end(runner)
+        return original(runner, *args, **kwargs)
+
+    def _begin(self, runner: Any, scheduled: Any, counts: Any) -> None:
+        """A step is about to be prepared: report its sizes, then mark its launches unless replays pass unobserved."""
+        self._end(runner)
+        adapter = self._adapter()
+        if adapter is None or not self._known(runner):
+            return
+        batch, tokens = runner.input_batch, scheduled.total_num_scheduled_tokens
+        requests = batch.num_reqs
+        if not requests:
+            return
+        lengths = batch.num_computed_tokens_cpu[:requests] + counts
+        see(adapter, runner, requests, tokens, lengths)
+        block = None
+        if not passing.on and tokens <= largest_captured(runner):
+            block = adapter.prepare(None)
+        self._steps[id(runner)] = Step(adapter, block, requests, tokens, kept(lengths), batch.req_ids)
+
+    def _dispatched(self, runner: Any, step: Step, result: Any) -> None:
+        """It is known what a step replays, if anything."""
+        mode, descriptor, microbatched = result[0], result[1], bool(result[2])
+        graph = None
+        if not getattr(runner, "calculate_kv_scales", False):  # then the mode is changed to none
+            graph = self.graphs.of(runner, mode.name, descriptor, microbatched)
+        if graph is None:
+            self._end(runner)
+            return
+        self._note(step, graph, descriptor.num_reqs or step.requests, descriptor.num_tokens)
+
+    def _note(self, step: Step, graph: Graph, padded_to: int, padded_tokens: int) -> None:
+        step.adapter.provide_batches(self.batch_of)
+        sizes = step.requests, padded_to, step.tokens, padded_tokens
+        self.batches.record(graph, sizes, step.lengths, step.ids)
+        if step.block is not None:
+            step.block.graph = graph
+
+    def batch_of(self, graph: Graph, replay: int) -> Batch | None:
+        """The batch of a graph's replay: pieces are all replayed in each step, and prepared with the first."""
+        return self.batches.of_serial(self.graphs.first_of.get(graph.serial, graph.serial), replay)
+
+    def _known(self, runner: Any) -> bool:
+        """Whether a runner's steps are followed. One that was made before the patches is introduced now."""
+        if not self.runners.knows(runner):
+            self._introduce(runner, final=True)
+        return self.runners.accepts(runner)
+
+    def _end(self, runner: Any) -> None:
+        step = self._steps.pop(id(runner), None) if self._steps else None
+        if step is not None:
+            step.end()
+
+    # -- steps of the V2 runner --------------------------------------------------------------------------------
+
+    def prepare_v2(self, original: Original, runner: Any, *args: Any, **kwargs: Any) -> Any:
+        """Around the code that refreshes the inputs of a step, for a graph that is known."""
+        scheduled, descriptor = _two(args, kwargs, "scheduler_output", "batch_desc")
+        graph = None
+        with harmless():
+            graph = self._begin_v2(runner, scheduled, descriptor)
+        result = original(runner, *args, **kwargs)
+        step = self._steps.get(id(runner))
+        if step is not None and graph is not None:
+            with harmless():
+                step.requests, step.tokens, step.ids = result.num_reqs, result.num_tokens, result.req_ids
+                # Entries behind the last request are zeros.
+                step.lengths = lengths_of(result.seq_lens_cpu_upper_bound, len(result.seq_lens_cpu_upper_bound))
+                step.lengths = step.lengths[: result.num_reqs]
+                if len(step.lengths):
+                    see(step.adapter, runner, result.num_reqs, result.num_tokens, np.asarray(step.lengths))
+                self._note(step, graph, result.num_reqs_after_padding, result.num_tokens_after_padding)
+        return result
+
+    def prepare_attention_v2(self, original: Original, runner: Any, *args: Any, **kwargs: Any) -> Any:
+        """Around the making of block tables and slots. Attention metadata of full graphs follows; what pieces run
+        between them is no preparation."""
+        result = original(runner, *args, **kwargs)
+        step = self._steps.get(id(runner))
+        if step is not None and not step.full:
+            self._end(runner)
+        return result
+
+    def replay_v2(self, original: Original, manager: Any, *args: Any, **kwargs: Any) -> Any:
+        """Around the replay of a full graph."""
+        if self._steps:
+            for step in list(self._steps.values()):
+                if step.manager == id(manager):
+                    step.end()
+        return original(manager, *args, **kwargs)
+
+    def _begin_v2(self, runner: Any, scheduled: Any, descriptor: Any) -> Graph | None:
+        self._end(runner)
+        adapter = self._adapter()
+        if adapter is None or not self._known(runner):
+            return None
+        requests, tokens = len(scheduled.num_scheduled_tokens), scheduled.total_num_scheduled_tokens
+        adapter.novelty.see(_LATER, id(runner), requests, tokens)
+        graph = self.graphs.of_v2(runner, descriptor)
+        if graph is not None:
+            block = None if passing.on else adapter.prepare(graph)
+            step = self._steps[id(runner)] = Step(adapter, block, requests, tokens, [], None)
+            step.full, step.manager = descriptor.cg_mode.name == FULL, id(runner.cudagraph_manager)
+        return graph
+
+    # -- ends --------------------------------------------------------------------------------------------------
+
+    def execute(self, original: Original, runner: Any, *args: Any, **kwargs: Any) -> Any:
+        """Around a whole step: whatever happens, nothing is prepared when it is over."""
+        try:
+            return original(runner, *args, **kwargs)
+        except Exception as error:
+            self._join(error, "vLLM's model runner")
+            raise
+        finally:
+            self._end(runner)
+
+    def sample(self, original: Original, runner: Any, *args: Any, **kwargs: Any) -> Any:
+        """Around the sampling of a step's tokens, where a device's error often arrives."""
+        return self._joined(original, "vLLM's sampling", runner, *args, **kwargs)
+
+    def output(self, original: Original, output: Any, *args: Any, **kwargs: Any) -> Any:
+        """Around the wait for the results of a step, in a thread of its own with asynchronous scheduling."""
+        return self._joined(original, "vLLM's output", output, *args, **kwargs)
+
+    def work(self, original: Original, worker: Any, *args: Any, **kwargs: Any) -> Any:
+        """Around a part of a worker's set-up: vLLM logs what leaves it, and ends the process."""
+        return self._joined(original, "vLLM's worker", worker, *args, **kwargs)
+
+    def device(self, original: Original, worker: Any, *args: Any, **kwargs: Any) -> Any:
+        """Around the beginning of a worker's set-up; it has its rank by then."""
+        with harmless():
+            rank = rank_of(worker)
+            if rank is not None:
+                notices.place(rank)
+        return self._joined(original, "vLLM's worker", worker, *args, **kwargs)
+
+    def engine(self, original: Original, core: Any, *args: Any, **kwargs: Any) -> Any:
+        """Around the set-up, or the loop, of an engine core: vLLM logs what leaves it, and ends the server."""
+        return self._joined(original, "vLLM's engine core", core, *args, **kwargs)
+
+    def _joined(self, original: Original, where: str, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return original(*args, **kwargs)
+        except Exception as error:
+            self._join(error, where)
+            raise
+
+    def _join(self, error: Exception, where: str) -> None:
+        with harmless():
+            adapter = self._adapter()
+            if adapter is not None:
+                adapter.join(error, where)
+
+
+def _two(args: tuple[Any, ...], kwargs: dict[str, Any], first: str, second: str) -> tuple[Any, Any]:
+    """The first two arguments, however they are given."""
+    given = [*args, *(kwargs[name] for name in (first, second)[len(args) :] if name in kwargs)]
+    return (given[0], given[1]) if len(given) >= 2 else (None, None)
+
+
+def harmless() -> error_barrier_all:
+    """Suppresses every exception of the debugger, those meant for users included."""
+    return error_barrier_all(_WHERE)

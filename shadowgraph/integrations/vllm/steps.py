@@ -1,0 +1,66 @@
+"""The step of a runner that is being prepared: its sizes, its batch, and the block that marks its launches.
+
+Used in the thread that prepares the step, of every step, observed or not. Nothing is read from a device: lengths are
+those of the host's own arrays.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from shadowgraph.adapter_interface import AdapterInterface, PrepareBlock
+from shadowgraph.integrations.batches import Lengths
+
+_FEW = 64  # up to so many lengths, a list costs less than a copy of the memory
+DECODE, MIXED = "requests, longest and tokens of a decode step", "requests, longest and tokens of a mixed step"
+
+
+@dataclass(slots=True, eq=False)
+class Step:
+    """A step between its preparation and its first replay.
+
+    Attributes
+    ----------
+    adapter
+        Of the debugger that watched as it began.
+    block
+        Open while its launches are marked; None while replays pass unobserved.
+    requests, tokens
+        How many it has, without padding.
+    lengths
+        Tokens of each request at the end of the step, as the scheduler has it.
+    ids
+        The program's list of request ids.
+    full, manager
+        Of the V2 runner: whether one graph is the whole step, and id of the object that replays it.
+    """
+
+    adapter: AdapterInterface
+    block: PrepareBlock | None
+    requests: int
+    tokens: int
+    lengths: Lengths
+    ids: Any
+    full: bool = True
+    manager: int = 0
+
+    def end(self) -> None:
+        """No launch from here on prepares it."""
+        if self.block is not None:
+            self.block.end()
+            self.block = None
+
+
+def see(adapter: AdapterInterface, runner: Any, requests: int, tokens: int, lengths: npt.NDArray[Any]) -> None:
+    """Report the sizes of a step: one larger than all before it is observed in full."""
+    kind = DECODE if tokens == requests * runner.uniform_decode_query_len else MIXED
+    adapter.novelty.see(kind, id(runner), requests, int(lengths.max()), int(lengths.sum(dtype=np.int64)))
+
+
+def kept(lengths: npt.NDArray[Any]) -> Lengths:
+    """Lengths as they are kept."""
+    return lengths.tolist() if lengths.size <= _FEW else lengths
