@@ -1,10 +1,10 @@
 """Hooks around vLLM's methods: names, padding and rules of its runners, the graph and the batch of each step, ends.
 
 A step of the V1 runner is prepared from the call of ``_prepare_inputs`` to that of ``_model_forward``; which graph
-comes is known in between, when ``_determine_batch_execution_and_padding`` returns. A step of the V2 runner knows it from the
-start. Dummy runs prepare no step. Graphs that are captured to measure their memory are in no step, and dropped before
-the KV cache has its size. Run in vLLM's threads: the worker's, and the one that waits for outputs. They change neither
-arguments nor results, never wait for a device, and no error of the debugger reaches vLLM.
+comes is known in between, when ``_determine_batch_execution_and_padding`` returns. A step of the V2 runner knows it
+from the start. Dummy runs prepare no step. Graphs that are captured to measure their memory are in no step, and dropped
+before the KV cache has its size. Run in vLLM's threads: the worker's, and the one that waits for outputs. They change
+neither arguments nor results, never wait for a device, and no error of the debugger reaches vLLM.
 """
 
 from __future__ import annotations
