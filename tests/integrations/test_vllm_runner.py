@@ -1,4 +1,4 @@
-"""The adapter on vLLM's V1 model runner: names, padding, rules, graphs and batches of full steps and of pieces, ends."""
+"""The adapter on vLLM's V1 model runner: names, padding, rules, graphs and batches of steps and of pieces, ends."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 import torch
+import triton
+import triton.language as tl
 import vllm_runner as fakes
 
 import shadowgraph as sg
@@ -105,7 +107,7 @@ def test_buffers_have_the_names_that_vllm_gives_them(debugger: sg.Debugger) -> N
         "runner.seq_lens",
         "runner.input_batch.block_table.block_tables[0].block_table.gpu",
         "runner.input_batch.block_table.block_tables[0].slot_mapping.gpu",
-        "runner.attn_groups[0][0].metadata_builders[0].scheduler_metadata",
+        BUILDER,
         "runner.kv_caches[0]",
     }
     assert not [name for name in names if ".model" in name or "vllm_config" in name]
@@ -115,6 +117,7 @@ def test_buffers_have_the_names_that_vllm_gives_them(debugger: sg.Debugger) -> N
 
 
 TABLE = "runner.input_batch.block_table.block_tables[0].block_table.gpu"
+BUILDER = "runner.attn_groups[0][0].metadata_builders[0].scheduler_metadata"
 SLOTS = "runner.input_batch.block_table.block_tables[0].slot_mapping.gpu"
 
 
@@ -197,21 +200,31 @@ def test_slots_beyond_the_cache(debugger: sg.Debugger, monkeypatch: pytest.Monke
     assert ("SG109", SLOTS) in {(found.code, found.buffer.name) for found in debugger.findings}
 
 
-def test_an_overrun_in_the_preparation_of_a_step(debugger: sg.Debugger, monkeypatch: pytest.MonkeyPatch) -> None:
+@triton.jit
+def schedule_kernel(lengths, out, count, BLOCK: tl.constexpr) -> None:
+    at = tl.arange(0, BLOCK)
+    tl.store(out + at, tl.load(lengths + at, at < count, 0) + 1, at < count + 2)  # two elements too many
+
+
+def test_an_overrun_in_the_preparation_of_a_step(debugger: sg.Debugger) -> None:
     runner = served(debugger)
     builder = runner.attn_groups[0][0].metadata_builders[0]
     real = builder.build
 
     def build(num_reqs: int, seq_lens: torch.Tensor) -> Any:
         made = real(num_reqs, seq_lens)
-        past = builder.scheduler_metadata.as_strided((6,), (1,))  # two elements too many
-        past[4:].fill_(7)
+        schedule_kernel[(1,)](seq_lens, builder.scheduler_metadata, num_reqs, BLOCK=8)
         return made
 
     runner.step([5, 6, 7, 8])
-    monkeypatch.setattr(builder, "build", build)
-    with pytest.raises(RuntimeError, match="out of bounds"):
-        runner.step([6, 7, 8])
+    builder.build = build
+    runner.step([9, 9])
+    assert debugger.check() == (), "within the buffer"
+    runner.step([6, 7, 8])
+    (found,) = [found for found in debugger.check() if found.code == "SG101"]
+    assert (found.buffer.name, found.past_end) == (BUILDER, 8)
+    assert (found.phase, found.graph, found.replay) == ("prepare", full(runner, 4).name, 2)
+    assert (found.culprit.name, found.batch.size) == ("schedule_kernel", 3)
     assert not debugger.monitor.preparing.anywhere
 
 
@@ -234,7 +247,7 @@ def test_a_builder_that_refreshes_other_memory_than_the_graph_reads(debugger: sg
     found = {finding.code: finding for finding in debugger.check()}
     assert "SG108" in found or "SG104" in found, found
     for finding in found.values():
-        assert finding.buffer.name == "runner.attn_groups[0][0].metadata_builders[0].scheduler_metadata"
+        assert finding.buffer.name == BUILDER
 
 
 # -- graphs and batches ----------------------------------------------------------------------------------------------
@@ -289,6 +302,7 @@ def test_pieces_have_the_batch_of_their_step(debugger: sg.Debugger, attachment: 
 
 def test_a_wrapper_of_a_draft_model_is_in_no_step_of_the_target(debugger: sg.Debugger, attachment: Any) -> None:
     runner = served(debugger)
+    runner.speculative_config = object()
     draft = fakes.CUDAGraphWrapper(lambda x: x + 1, fakes.config(), fakes.CUDAGraphMode.PIECEWISE)
     for size in (4, 2):
         fakes.ForwardContext.mode = fakes.CUDAGraphMode.PIECEWISE
@@ -367,7 +381,9 @@ def test_a_step_larger_than_all_before_is_told_before_it_is_prepared(debugger: s
 # -- ends, faults ----------------------------------------------------------------------------------------------------
 
 
-def test_a_step_that_raises_leaves_no_mark_and_is_joined(debugger: sg.Debugger, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_step_that_raises_leaves_no_mark_and_is_joined(
+    debugger: sg.Debugger, monkeypatch: pytest.MonkeyPatch
+) -> None:
     runner = served(debugger)
     runner.step([5, 6])
     error = RuntimeError("CUDA error: device-side assert triggered")

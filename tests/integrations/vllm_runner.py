@@ -482,7 +482,9 @@ class AsyncGPUPoolingModelRunnerOutput(AsyncGPUModelRunnerOutput):
 
 def _copied(kind: type) -> type:
     """A class of its own for each test, which has the methods itself, as patches expect."""
-    made: type = type(kind.__name__, (kind,), {n: v for n, v in vars(kind).items() if n not in ("__dict__", "__weakref__")})
+    made: type = type(
+        kind.__name__, (kind,), {n: v for n, v in vars(kind).items() if n not in ("__dict__", "__weakref__")}
+    )
     return made
 
 

@@ -104,12 +104,13 @@ def _find_v2(runner: Any, mode: str, descriptor: Any, microbatched: bool) -> lis
 
 
 def _pieces(runner: Any, descriptor: Any) -> list[Any]:
-    """The graphs of a descriptor of all compiled pieces of a runner's own model: a draft model's configuration is
-    another one."""
+    """The graphs of a descriptor of all compiled pieces of a runner's own model: beside a draft model, of those that
+    have the runner's own configuration. A part of a multimodal model may have a copy of it."""
     wrappers = getattr(imported(WRAPPER), "CUDAGraphWrapper", None)
+    alone = getattr(runner, "speculative_config", None) is None
     found: list[Any] = []
     for wrapper in list(getattr(wrappers, "_all_instances", ())):
-        if wrapper.runtime_mode.name == PIECEWISE and wrapper.vllm_config is runner.vllm_config:
+        if wrapper.runtime_mode.name == PIECEWISE and (alone or wrapper.vllm_config is runner.vllm_config):
             found += _present(_entry(wrapper, "concrete_cudagraph_entries", descriptor))
     return found
 

@@ -11,7 +11,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 GROUP, NAME = "vllm.general_plugins", "shadowgraph"
-FIRST, LAST = (0, 20, 2), (0, 22, 1)  # read: 0.20.2, 0.21.0, 0.22.1
+FIRST, LAST = (0, 21, 0), (0, 22, 1)  # both were read
 RUNNER, RUNNER_V2 = "vllm.v1.worker.gpu_model_runner", "vllm.v1.worker.gpu.model_runner"
 WRAPPER = "vllm.compilation.cuda_graph"
 Version = tuple[int, int, int]
