@@ -30,7 +30,9 @@ def serving(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Any]]:
     attached: list[Any] = []
 
     @contextmanager
-    def serve(mode: str, without: str = "", measured: bool = False) -> Iterator[tuple[sg.Debugger, Any]]:
+    def serve(
+        mode: str, without: str = "", measured: bool = False, sizes: Any = (4, 2)
+    ) -> Iterator[tuple[sg.Debugger, Any]]:
         made = originals.Originals(without)
         for name, module in made.modules().items():
             monkeypatch.setitem(sys.modules, name, module)
@@ -41,7 +43,7 @@ def serving(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Any]]:
         with sg.debug(backend="host", layout="faithful") as debugger:
             debugger.runner.adjust(stale_rows="note")  # as under `wrap`
             with debugger.guard():
-                runner = made.runners.GPUModelRunner(made.config(mode, (4, 2)), torch.device("cpu"))
+                runner = made.runners.GPUModelRunner(made.config(mode, sizes), torch.device("cpu"))
                 if measured:
                     runner.profile_cudagraph_memory()
                 runner.initialize_kv_cache(originals.cache())
@@ -87,6 +89,7 @@ def test_the_original_is_silent(serving: Callable[..., Any], mode: str, measured
 LINES = {
     TABLE: "blk_table_tensor[num_reqs:num_reqs_padded].fill_(NULL_BLOCK_ID)",
     "runner.seq_lens": "self.seq_lens[num_reqs:].fill_(0)",
+    "runner.positions": "self.positions[num_scheduled_tokens:num_input_tokens].zero_()",
 }
 
 
@@ -107,6 +110,19 @@ def test_without_a_line_that_resets_padded_rows(serving: Callable[..., Any], nam
     assert found.culprit.file.endswith(("gpu_model_runner.py", "utils.py")), (
         "the line of vLLM's that refreshed the others"
     )
+
+
+@pytest.mark.parametrize("mode", ["FULL", "FULL_AND_PIECEWISE"])
+def test_without_the_line_that_keeps_the_starts_of_queries_in_order(serving: Callable[..., Any], mode: str) -> None:
+    line = "self.query_start_loc.np[num_reqs + 1:].fill(cu_num_tokens[-1])"
+    with serving(mode, without=line) as (debugger, runner):
+        runner.query_start_loc.np[:] = 0
+        originals.step(runner, [12])
+        assert runner.query_start_loc.gpu[:3].tolist() == [0, 1, 0], "invalid: it is in order"
+        found = {each.code: each for each in debugger.check()}["SG109"]
+    assert (found.severity, found.buffer.name) == ("error", "runner.query_start_loc.gpu")
+    assert (found.phase, found.graph, found.replay) == ("prepare", graph_of(runner, 2, 2).name, 1)
+    assert found.batch.size == 1
 
 
 def test_pieces_have_the_batch_of_their_step(serving: Callable[..., Any]) -> None:

@@ -13,7 +13,6 @@ import dataclasses
 import enum
 import gc
 import itertools
-import sys
 import threading
 import time
 import weakref
@@ -33,6 +32,7 @@ from support import vllm_source as source
 import shadowgraph as sg
 
 RUNNER, WRAPPER = "vllm.v1.worker.gpu_model_runner", "vllm.compilation.cuda_graph"
+_BREAKABLE = "vllm.compilation.breakable_cudagraph"
 BLOCK = 4
 _CLASSES = (  # that ``isinstance`` is asked for
     *("EncoderOnlyAttentionSpec", "UniformTypeKVCacheSpecs", "CrossAttentionSpec", "IntermediateTensors"),
@@ -72,11 +72,30 @@ def set_forward_context(attn_metadata: Any, vllm_config: Any, **given: Any) -> I
 
 _context: list[Any] = []
 _GIVEN = {
-    **{"np": np, "triton": triton, "tl": tl, "gc": gc, "time": time, "weakref": weakref, "enum": enum, "Any": Any},
-    **{"dataclasses": dataclasses, "dataclass": dataclasses.dataclass, "replace": dataclasses.replace, "patch": patch},
-    **{"ClassVar": ClassVar, "NamedTuple": NamedTuple, "Counter": Counter, "itertools": itertools, "copy": copy.copy},
-    **{"contextmanager": contextmanager, "nullcontext": nullcontext, "ExitStack": ExitStack, "threading": threading},
-    **{"defaultdict": defaultdict, "deepcopy": copy.deepcopy, "product": itertools.product},
+    "np": np,
+    "triton": triton,
+    "tl": tl,
+    "gc": gc,
+    "time": time,
+    "weakref": weakref,
+    "enum": enum,
+    "Any": Any,
+    "dataclasses": dataclasses,
+    "dataclass": dataclasses.dataclass,
+    "replace": dataclasses.replace,
+    "patch": patch,
+    "ClassVar": ClassVar,
+    "NamedTuple": NamedTuple,
+    "Counter": Counter,
+    "itertools": itertools,
+    "copy": copy.copy,
+    "contextmanager": contextmanager,
+    "nullcontext": nullcontext,
+    "ExitStack": ExitStack,
+    "threading": threading,
+    "defaultdict": defaultdict,
+    "deepcopy": copy.deepcopy,
+    "product": itertools.product,
     "AbstractSet": set,
     "set_forward_context": set_forward_context,
     "get_forward_context": lambda: _context[-1],
@@ -180,7 +199,8 @@ class Originals:
 
     def modules(self) -> dict[str, ModuleType]:
         """The modules, by their names in vLLM."""
-        made = {name: ModuleType(name) for name in ("vllm", RUNNER, WRAPPER)}
+        made = {name: ModuleType(name) for name in ("vllm", "vllm.compilation", _BREAKABLE, RUNNER, WRAPPER)}
+        vars(made[_BREAKABLE])["is_breakable_cudagraph_enabled"] = lambda: False  # from 0.22 on
         vars(made[RUNNER]).update(vars(self.runners))
         vars(made[WRAPPER]).update(vars(self.wrappers))
         return made
@@ -343,7 +363,7 @@ def _set_up(originals: Originals) -> None:
         self.cascade_attn_enabled = self.is_mm_prefix_lm = False
         self.uses_xdrope_dim, self.dcp_world_size, self.uniform_decode_query_len = 0, 1, 1
         self.prepare_inputs_event = self.num_accepted_tokens_event = self.execute_model_state = None
-        self.encoder_cudagraph_manager = None
+        self.encoder_cudagraph_manager = self.mamba_prev_last_scheduled_idx = None
         self.kv_caches, self.attn_groups, self.requests = [], [], {}
         self.input_batch = InputBatch(originals, 4, 16, 32)
         self.input_ids = self._make_buffer(16, dtype=torch.int32)
@@ -409,8 +429,3 @@ def step(runner: Any, lengths: Sequence[int], counts: Sequence[int] | None = Non
     )
     runner.execute_model(scheduled)
     runner.execute_model_state = None  # as ``sample_tokens`` does
-
-
-def hung() -> Any:
-    """The module of the runner, as the program has it."""
-    return sys.modules[RUNNER]
