@@ -480,7 +480,7 @@ class AsyncGPUPoolingModelRunnerOutput(AsyncGPUModelRunnerOutput):
         return None
 
 
-def _copied(kind: type) -> type:
+def copied(kind: type) -> type:
     """A class of its own for each test, which has the methods itself, as patches expect."""
     made: type = type(
         kind.__name__, (kind,), {n: v for n, v in vars(kind).items() if n not in ("__dict__", "__weakref__")}
@@ -492,7 +492,7 @@ def modules() -> dict[str, ModuleType]:
     """The modules, by their names in vLLM."""
     runner, wrapper = ModuleType(RUNNER), ModuleType(WRAPPER)
     vars(runner).update(
-        GPUModelRunner=_copied(GPUModelRunner),
+        GPUModelRunner=copied(GPUModelRunner),
         AsyncGPUModelRunnerOutput=AsyncGPUModelRunnerOutput,
         AsyncGPUPoolingModelRunnerOutput=AsyncGPUPoolingModelRunnerOutput,
     )
