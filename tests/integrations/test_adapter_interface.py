@@ -23,7 +23,7 @@ from shadowgraph.model.host_plans import HostPlan
 from shadowgraph.monitor.subscriptions import Callbacks
 
 PACKAGES = Path(sg.__file__).parent / "integrations"
-SOURCES = sorted(path for name in ("flashinfer", "sglang") for path in (PACKAGES / name).rglob("*.py"))
+SOURCES = sorted(path for name in ("flashinfer", "sglang", "vllm") for path in (PACKAGES / name).rglob("*.py"))
 REACHES_THROUGH = {"monitor", "checks", "context", "flight_recorder", "_work", "ledger", "allocator"}
 NEW = 32
 

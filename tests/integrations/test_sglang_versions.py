@@ -99,7 +99,7 @@ def test_it_is_said_once_and_by_the_process_that_was_not_spawned(
     ranks: list[int] = []
     waiting: dict[str, object] = {}
     expect_adapters(lambda name, callback: waiting.setdefault(name, callback), lines.append, ranks.append, first=False)
-    in_every_process = ["flashinfer", "torch_memory_saver"]  # their classes are patched
+    in_every_process = ["flashinfer", "torch_memory_saver", "vllm"]  # their classes are patched
     assert list(waiting) == in_every_process
     expect_adapters(lambda name, callback: waiting.setdefault(name, callback), lines.append, ranks.append, first=True)
     assert (list(waiting), lines) == ([*in_every_process, "sglang"], [])

@@ -178,7 +178,7 @@ def test_the_runner_of_the_tests_has_methods_of_the_original(file: str, name: st
         copied = [each.name for each in inspect.signature(copy).parameters.values() if each.kind is plain]
         assert set(copied) <= set(source.parameters(source.method_of(file, name, method))), method
     attributes = {name for name in assigned_by(kind) if not name.startswith("__")}
-    assert attributes - {"metadata", "results", "sizes", "model"} <= source.assigned(source.class_of(file, name))
+    assert attributes - {"results", "sizes", "model"} <= source.assigned(source.class_of(file, name))
 
 
 def assigned_by(kind: type) -> set[str]:

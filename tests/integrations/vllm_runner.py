@@ -11,7 +11,7 @@ import enum
 import sys
 import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from types import ModuleType, SimpleNamespace
 from typing import Any, ClassVar
 
@@ -45,6 +45,7 @@ class ForwardContext:
 
     mode = CUDAGraphMode.NONE
     descriptor: BatchDescriptor | None = None
+    metadata: Any = None
 
 
 class CpuGpuBuffer:
@@ -257,7 +258,7 @@ class Model:
 
     def __call__(self, input_ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         hidden, output = self.pieces[0](input_ids, positions)
-        attended = self.attention(hidden, output, self.runner.metadata)
+        attended = self.attention(hidden, output, ForwardContext.metadata)
         return self.pieces[1](attended, positions)
 
 
@@ -279,7 +280,6 @@ class GPUModelRunner:
         self.optimistic_seq_lens_cpu = torch.zeros(self.max_num_reqs, dtype=torch.int32)
         self.uniform_decode_query_len = 1
         self.cudagraph_dispatcher = CudagraphDispatcher(self.compilation_config.cudagraph_capture_sizes)
-        self.metadata: Any = None
         self.model: Any = Model(vllm_config)
         self.model.runner = self
         self.model = CUDAGraphWrapper(self.model, vllm_config, CUDAGraphMode.FULL)  # in `load_model`
@@ -307,7 +307,7 @@ class GPUModelRunner:
             for desc in descs[:2]:
                 self._warmup_and_capture(desc, cudagraph_runtime_mode=mode)
         CUDAGraphWrapper.clear_all_graphs()
-        self.metadata = None
+        ForwardContext.metadata = None
         self._cleanup_profiling_kv_cache()
         return 1 << 20
 
@@ -335,10 +335,10 @@ class GPUModelRunner:
         slot_mappings, _ = self._get_slot_mappings(batch_desc.num_tokens, num_reqs, num_tokens)
         for mapping in slot_mappings.values():
             mapping.fill_(-1)
-        self.metadata = None
+        ForwardContext.metadata = None
         if cudagraph_runtime_mode is CUDAGraphMode.FULL:
             self.seq_lens.copy_(self.optimistic_seq_lens_cpu)
-            self.metadata, _ = self._build_attention_metadata(num_tokens, num_reqs, slot_mappings=slot_mappings)
+            ForwardContext.metadata, _ = self._build_attention_metadata(num_tokens, num_reqs, slot_mappings=slot_mappings)
         self._forward(cudagraph_runtime_mode, batch_desc, self.model, batch_desc.num_tokens)
 
     def _forward(self, mode: CUDAGraphMode, desc: BatchDescriptor, model: Any, num_tokens: int) -> torch.Tensor:
@@ -439,7 +439,7 @@ class GPUModelRunner:
         padded = desc.num_reqs if desc.num_reqs is not None else num_reqs
         full = mode is CUDAGraphMode.FULL
         mappings, _ = self._get_slot_mappings(desc.num_tokens, padded, total)
-        self.metadata, _ = self._build_attention_metadata(
+        ForwardContext.metadata, _ = self._build_attention_metadata(
             num_tokens=total,
             num_reqs=num_reqs,
             num_reqs_padded=padded if full else None,
@@ -498,6 +498,3 @@ def modules() -> dict[str, ModuleType]:
     )
     vars(wrapper).update(CUDAGraphWrapper=CUDAGraphWrapper)
     return {RUNNER: runner, WRAPPER: wrapper, "vllm": sys.modules.get("vllm") or ModuleType("vllm")}
-
-
-__all__ = ["BatchDescriptor", "GPUModelRunner", "cache_config", "config", "modules", "replace"]

@@ -159,7 +159,8 @@ class Invariants(Check):
         assert isinstance(key, _Look)
         breach = self._breach(key.invariant, key.part, data)
         if breach is not None:
-            sure = not key.invariant.inferred or self._ends_before_the_tail(key.invariant, key.part)
+            kept = not key.invariant.inferred or key.invariant.most is not None  # for all of the buffer
+            sure = kept or self._ends_before_the_tail(key.invariant, key.part)
             self._found(key.invariant, key.part, breach, checkpoint, None, sure)
 
     def host_read(self, view: TensorView, how: str, stack: Stack, checkpoint: Checkpoint) -> None:

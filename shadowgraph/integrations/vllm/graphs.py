@@ -104,13 +104,15 @@ def _find_v2(runner: Any, mode: str, descriptor: Any, microbatched: bool) -> lis
 
 
 def _pieces(runner: Any, descriptor: Any) -> list[Any]:
-    """The graphs of a descriptor of all compiled pieces of a runner's own model: beside a draft model, of those that
-    have the runner's own configuration. A part of a multimodal model may have a copy of it."""
+    """The graphs of a descriptor of all compiled pieces of a runner's own model. A part of a multimodal model may have
+    a copy of the runner's configuration, which shares that of compilation; so may a draft model."""
     wrappers = getattr(imported(WRAPPER), "CUDAGraphWrapper", None)
-    alone = getattr(runner, "speculative_config", None) is None
+    drafts = getattr(runner, "speculative_config", None) is not None
     found: list[Any] = []
     for wrapper in list(getattr(wrappers, "_all_instances", ())):
-        if wrapper.runtime_mode.name == PIECEWISE and (alone or wrapper.vllm_config is runner.vllm_config):
+        config = wrapper.vllm_config
+        own = config is runner.vllm_config or (not drafts and config.compilation_config is runner.compilation_config)
+        if own and wrapper.runtime_mode.name == PIECEWISE:
             found += _present(_entry(wrapper, "concrete_cudagraph_entries", descriptor))
     return found
 
