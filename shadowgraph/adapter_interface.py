@@ -305,8 +305,7 @@ class AdapterInterface:
         Parameters
         ----------
         tensor
-            The whole buffer; no effect on one with gaps. Declaring the rule again has no effect. It ends with the
-            memory.
+            The whole buffer; no effect on one with gaps. A later range replaces an earlier one. It ends with the memory.
         rule
             `index_range` or `nondecreasing`.
 

@@ -207,7 +207,7 @@ def keep_rows(work: Monitor, tensor: object) -> None:
 
 
 def keep_rule(work: Monitor, tensor: object, rule: Rule, most: int) -> None:
-    """Declare a rule by what a package's source says: checked as an inferred one, once for each view of a buffer."""
+    """Declare a rule by what a package's source says: checked as an inferred one."""
     buffer, view = _locate(work, tensor)
     if view.contiguous:
         work.checks[Invariants].keep(buffer, view, rule, most)

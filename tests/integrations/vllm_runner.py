@@ -338,7 +338,9 @@ class GPUModelRunner:
         ForwardContext.metadata = None
         if cudagraph_runtime_mode is CUDAGraphMode.FULL:
             self.seq_lens.copy_(self.optimistic_seq_lens_cpu)
-            ForwardContext.metadata, _ = self._build_attention_metadata(num_tokens, num_reqs, slot_mappings=slot_mappings)
+            ForwardContext.metadata, _ = self._build_attention_metadata(
+                num_tokens, num_reqs, slot_mappings=slot_mappings
+            )
         self._forward(cudagraph_runtime_mode, batch_desc, self.model, batch_desc.num_tokens)
 
     def _forward(self, mode: CUDAGraphMode, desc: BatchDescriptor, model: Any, num_tokens: int) -> torch.Tensor:

@@ -92,9 +92,11 @@ class Invariants(Check):
         self.invariants.append(Invariant(buffer, view, rule, inferred))
 
     def keep(self, buffer: Buffer, view: TensorView, rule: Rule, most: int) -> None:
-        """Add a rule as if it were inferred, unless it is there."""
-        if not any(i.view == view and i.rule.name == rule.name for i in self._living()):
-            self.invariants.append(Invariant(buffer, view, rule, inferred=True, most=most))
+        """Add a rule as if it were inferred; it replaces one of its kind, such as another range."""
+        added = Invariant(buffer, view, rule, inferred=True, most=most)
+        kind = _kind(rule)
+        self.invariants[:] = [i for i in self.invariants if i.most is None or i.view != view or _kind(i.rule) != kind]
+        self.invariants.append(added)
 
     @property
     def declared(self) -> bool:
@@ -286,6 +288,10 @@ class Invariants(Check):
         except Exception as error:  # a rule is the user's code: its exception is not a breach
             internal_errors.note(f"rule {invariant.rule.name}", error)
             return None
+
+
+def _kind(rule: Rule) -> str:
+    return rule.name.split("(", 1)[0]
 
 
 def _is_indptr(owner: Owner) -> bool:

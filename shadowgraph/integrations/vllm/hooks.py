@@ -9,10 +9,9 @@ neither arguments nor results, never wait for a device, and no error of the debu
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
 
 from shadowgraph.adapter_interface import AdapterInterface, passing
 from shadowgraph.common.internal_errors import error_barrier_all, internal_errors
@@ -20,7 +19,7 @@ from shadowgraph.integrations import notices
 from shadowgraph.integrations.batches import Batches, lengths_of
 from shadowgraph.integrations.vllm.graphs import FULL, ComingGraphs
 from shadowgraph.integrations.vllm.runners import Runners, largest_captured, rank_of
-from shadowgraph.integrations.vllm.steps import Step, kept, see
+from shadowgraph.integrations.vllm.steps import Step, lengths_after, see
 
 if TYPE_CHECKING:
     from shadowgraph.debugger import Debugger
@@ -43,6 +42,8 @@ class Hooks:
         self._current = session.current
         self._steps: dict[int, Step] = {}  # by id of the runner
         self._measuring = 0
+        self._told = 0  # id of the interface that was given the batches
+        self._followed: weakref.ref[Any] | None = None  # the runner of the latest step
         self.runners, self.graphs, self.batches = Runners(), ComingGraphs(), Batches()
 
     # -- debuggers ---------------------------------------------------------------------------------------------
@@ -50,6 +51,7 @@ class Hooks:
     def started(self, debugger: Debugger) -> None:
         """Another debugger watches from here on."""
         self.graphs.forget()
+        self._told = 0
         with harmless():
             self.runners.started(debugger.adapter)
 
@@ -160,12 +162,12 @@ class Hooks:
         requests = batch.num_reqs
         if not requests:
             return
-        lengths = batch.num_computed_tokens_cpu[:requests] + counts
+        lengths = lengths_after(batch.num_computed_tokens_cpu[:requests], counts)
         see(adapter, runner, requests, tokens, lengths)
         block = None
         if not passing.on and tokens <= largest_captured(runner):
             block = adapter.prepare(None)
-        self._steps[id(runner)] = Step(adapter, block, requests, tokens, kept(lengths), batch.req_ids)
+        self._steps[id(runner)] = Step(adapter, block, requests, tokens, lengths, batch.req_ids)
 
     def _dispatched(self, runner: Any, step: Step, result: Any) -> None:
         """It is known what a step replays, if anything."""
@@ -179,7 +181,9 @@ class Hooks:
         self._note(step, graph, descriptor.num_reqs or step.requests, descriptor.num_tokens)
 
     def _note(self, step: Step, graph: Graph, padded_to: int, padded_tokens: int) -> None:
-        step.adapter.provide_batches(self.batch_of)
+        if id(step.adapter) != self._told:
+            step.adapter.provide_batches(self.batch_of)
+            self._told = id(step.adapter)
         sizes = step.requests, padded_to, step.tokens, padded_tokens
         self.batches.record(graph, sizes, step.lengths, step.ids)
         if step.block is not None:
@@ -191,9 +195,14 @@ class Hooks:
 
     def _known(self, runner: Any) -> bool:
         """Whether a runner's steps are followed. One that was made before the patches is introduced now."""
+        if self._followed is not None and self._followed() is runner:
+            return True
         if not self.runners.knows(runner):
             self._introduce(runner, final=True)
-        return self.runners.accepts(runner)
+        if not self.runners.accepts(runner):
+            return False
+        self._followed = weakref.ref(runner)
+        return True
 
     def _end(self, runner: Any) -> None:
         step = self._steps.pop(id(runner), None) if self._steps else None
@@ -217,7 +226,7 @@ class Hooks:
                 step.lengths = lengths_of(result.seq_lens_cpu_upper_bound, len(result.seq_lens_cpu_upper_bound))
                 step.lengths = step.lengths[: result.num_reqs]
                 if len(step.lengths):
-                    see(step.adapter, runner, result.num_reqs, result.num_tokens, np.asarray(step.lengths))
+                    see(step.adapter, runner, result.num_reqs, result.num_tokens, step.lengths)
                 self._note(step, graph, result.num_reqs_after_padding, result.num_tokens_after_padding)
         return result
 

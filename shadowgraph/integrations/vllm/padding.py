@@ -225,9 +225,16 @@ def tensors(value: Any) -> Iterator[torch.Tensor]:
 def _token_groups(config: Any) -> set[int]:
     """Indices of the block tables of KV cache groups whose slots are tokens: not of states, as of Mamba, which look up
     no slot. Encoder-only groups have no block table."""
-    kinds = [{base.__name__ for base in type(group.kv_cache_spec).__mro__} for group in config.kv_cache_groups]
+    kinds = [_kinds(group.kv_cache_spec) for group in config.kv_cache_groups]
     with_table = [kind for kind in kinds if "EncoderOnlyAttentionSpec" not in kind]
     return {index for index, kind in enumerate(with_table) if "MambaSpec" not in kind}
+
+
+def _kinds(spec: Any) -> set[str]:
+    """Names of the classes of a specification, and of those that it combines."""
+    parts = getattr(spec, "kv_cache_specs", None)
+    combined = list(parts.values()) if isinstance(parts, dict) else []
+    return {base.__name__ for each in (spec, *combined) for base in type(each).__mro__}
 
 
 def _declare_builders(adapter: AdapterInterface, runner: Any) -> None:

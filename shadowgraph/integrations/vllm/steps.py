@@ -13,9 +13,10 @@ import numpy as np
 import numpy.typing as npt
 
 from shadowgraph.adapter_interface import AdapterInterface, PrepareBlock
-from shadowgraph.integrations.batches import Lengths
+from shadowgraph.integrations.batches import Lengths, total
 
 _FEW = 64  # up to so many lengths, a list costs less than a copy of the memory
+_largest = np.maximum.reduce
 DECODE, MIXED = "requests, longest and tokens of a decode step", "requests, longest and tokens of a mixed step"
 
 
@@ -55,12 +56,14 @@ class Step:
             self.block = None
 
 
-def see(adapter: AdapterInterface, runner: Any, requests: int, tokens: int, lengths: npt.NDArray[Any]) -> None:
+def lengths_after(computed: npt.NDArray[Any], counts: npt.NDArray[Any]) -> Lengths:
+    """What each request has when a step of so many new tokens is over."""
+    lengths = computed + counts
+    return lengths.tolist() if lengths.size <= _FEW else lengths
+
+
+def see(adapter: AdapterInterface, runner: Any, requests: int, tokens: int, lengths: Lengths) -> None:
     """Report the sizes of a step: one larger than all before it is observed in full."""
     kind = DECODE if tokens == requests * runner.uniform_decode_query_len else MIXED
-    adapter.novelty.see(kind, id(runner), requests, int(lengths.max()), int(lengths.sum(dtype=np.int64)))
-
-
-def kept(lengths: npt.NDArray[Any]) -> Lengths:
-    """Lengths as they are kept."""
-    return lengths.tolist() if lengths.size <= _FEW else lengths
+    longest = max(lengths) if isinstance(lengths, list) else int(_largest(lengths))
+    adapter.novelty.see(kind, id(runner), requests, longest, total(lengths))
