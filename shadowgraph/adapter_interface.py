@@ -305,7 +305,8 @@ class AdapterInterface:
         Parameters
         ----------
         tensor
-            The whole buffer; no effect on one with gaps. A later range replaces an earlier one. It ends with the memory.
+            The whole buffer; no effect on one with gaps. A later range replaces an earlier one. It ends with the
+            memory.
         rule
             `index_range` or `nondecreasing`.
 

@@ -315,6 +315,37 @@ def test_a_wrapper_of_a_draft_model_is_in_no_step_of_the_target(debugger: sg.Deb
     assert attachment.hooks.batch_of(pieces(runner, 4)[0], 1) is not None
 
 
+def test_pieces_of_a_part_of_a_model_have_a_copy_of_the_configuration(debugger: sg.Debugger, attachment: Any) -> None:
+    runner = served(debugger)
+    for piece in runner.model.runnable.pieces:  # as ``VllmConfig.with_hf_config`` makes it for a language model
+        piece.vllm_config = SimpleNamespace(**vars(piece.vllm_config))
+    runner.step([3, 1], [3, 1])
+    assert attachment.hooks.batch_of(pieces(runner, 4)[1], 1) is not None
+
+
+def test_a_split_step_has_a_graph_of_its_own(debugger: sg.Debugger, attachment: Any) -> None:
+    """``UBatchWrapper`` holds the graphs of microbatches by tokens, and a wrapper for steps that are not split."""
+    runner = served(debugger)
+    graph = sg.HostGraph()
+    with sg.host_graph(graph):
+        runner.seq_lens + 1
+    inner, descriptor = runner.model, fakes.BatchDescriptor(4, 4, True)
+    runner.model = SimpleNamespace(cudagraph_wrapper=inner, cudagraphs={4: SimpleNamespace(cudagraph=graph)})
+    coming = attachment.hooks.graphs
+    assert coming.of(runner, "FULL", descriptor, True) is graph.model
+    assert coming.of(runner, "FULL", descriptor, False) is inner.concrete_cudagraph_entries[descriptor].cudagraph.model
+    assert coming.of(runner, "NONE", descriptor, False) is None
+    assert coming.of(runner, "FULL", fakes.BatchDescriptor(9), False) is None
+
+
+def test_a_step_whose_mode_is_taken_back_has_no_graph(debugger: sg.Debugger, attachment: Any) -> None:
+    runner = served(debugger)
+    runner.calculate_kv_scales = True
+    runner.step([5, 6])
+    assert attachment.hooks.batch_of(full(runner, 2), 1) is None
+    assert not debugger.monitor.preparing.anywhere
+
+
 def test_graphs_that_measure_memory_are_not_kept(
     debugger: sg.Debugger, attachment: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -58,8 +58,9 @@ class Step:
 
 def lengths_after(computed: npt.NDArray[Any], counts: npt.NDArray[Any]) -> Lengths:
     """What each request has when a step of so many new tokens is over."""
-    lengths = computed + counts
-    return lengths.tolist() if lengths.size <= _FEW else lengths
+    lengths: Any = computed + counts
+    made: Lengths = lengths.tolist() if lengths.size <= _FEW else lengths
+    return made
 
 
 def see(adapter: AdapterInterface, runner: Any, requests: int, tokens: int, lengths: Lengths) -> None:
