@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from padding import Batch, told
@@ -23,6 +24,7 @@ from shadowgraph.checks.stale_rows.check import StaleRows
 from shadowgraph.graphs.dispatch import host_reads, thread_modes
 from shadowgraph.model.row_history import RowState
 from shadowgraph.monitor.sampling import observation
+from shadowgraph.tracking import passing
 
 Resize = Callable[[torch.Tensor], torch.Tensor]
 ROUNDS = QUIET + 3 * (PERIOD + WINDOW)
@@ -447,3 +449,33 @@ def test_a_constant_that_the_host_wrote_again_is_no_declaration(monkeypatch: pyt
         for _ in range(80):
             graph.replay()
         assert budget.observed - before == 10, "one in 8"
+
+
+def test_a_step_in_inference_mode_as_servers_have_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The steady state begins and ends inside of a block that restores torch's dispatch keys at its end."""
+    with sampled(monkeypatch, (10_000, 20_000), 12) as debugger:
+        table = guarded(debugger, 8)
+        graph, states = reader(table), set[bool]()
+
+        @torch.inference_mode()
+        def step(number: int) -> None:
+            table.copy_(torch.from_numpy(np.full(8, number, dtype=np.int32)))
+            graph.replay()
+            states.add(passing.on)
+
+        for number in range(60):
+            step(number)
+            assert torch.from_numpy(np.arange(3)).tolist() == [0, 1, 2]
+            assert is_watched() is not debugger.monitor.observation.unobserved
+        assert states == {True, False}, "invalid: the steady state did not begin and end"
+        assert debugger.facts().faults == {}
+    assert torch._C._len_torch_dispatch_stack() == 0
+    assert torch.from_numpy(np.arange(3)).tolist() == [0, 1, 2]
+
+
+def test_a_debugger_that_ends_in_inference_mode() -> None:
+    debugger = sg.debug(backend="host")
+    debugger.__enter__()
+    with torch.inference_mode():
+        debugger.__exit__(None, None, None)
+    assert torch.from_numpy(np.arange(3)).tolist() == [0, 1, 2]

@@ -12,7 +12,7 @@ from typing import Any
 
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from shadowgraph.graphs.dispatch import mode_sensitive
+from shadowgraph.graphs.dispatch import inference_guards, mode_sensitive
 
 
 def skip_when_compiling(code: CodeType) -> bool:
@@ -47,6 +47,7 @@ class ObserverMode(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         mode_sensitive.install()
+        inference_guards.install()
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         own = vars(cls).get("__torch_dispatch__")

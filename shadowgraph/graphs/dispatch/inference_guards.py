@@ -1,0 +1,37 @@
+"""Keeps torch's dispatch keys in step with its stack of modes at the end of `torch.inference_mode`.
+
+That block restores the thread's dispatch keys as they were when it began. Where a mode was taken off the stack inside,
+operators without tensors would look for a mode that is not there, and torch fails; where one was put back, the mode
+would see nothing. Servers run each step in such a block, and their replays begin and end the steady state. The patch
+stays for the life of the process: a debugger may end inside of a block. Runs in the program's threads; no lock.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+_depth = torch._C._len_torch_dispatch_stack
+_included, _include = torch._C._dispatch_tls_is_dispatch_key_included, torch._C._dispatch_tls_set_dispatch_key_included
+_KEYS = ("PythonTLSSnapshot", "Python")  # included as long as there is a mode
+_original: Any = None
+
+
+def install() -> None:
+    """Patch the end of the block; once."""
+    global _original
+    if _original is not None:
+        return
+    guard: Any = torch._C._InferenceMode
+    _original = original = guard.__exit__
+
+    def leave(guard: Any, *given: Any) -> Any:
+        result = original(guard, *given)
+        if _included("Python") is not (_depth() > 0):
+            wanted = _depth() > 0
+            for key in _KEYS:
+                _include(key, wanted)
+        return result
+
+    guard.__exit__ = leave
