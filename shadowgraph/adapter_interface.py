@@ -428,7 +428,25 @@ class AdapterInterface:
         PrepareBlock
             The caller owns it and must call its `end`, in a ``finally`` clause, before the replay. Any thread may.
         """
-        return self.preparing.begin(graph)
+        block = self.preparing.begin(graph)
+        if graph is None:
+            block.since = next(self._work.context.clock)
+        return block
+
+    def prepares(self, block: PrepareBlock, graph: Graph | None) -> None:
+        """Say which graph a block prepares that was opened without one, as soon as it is known.
+
+        It counts for SG114 for what has been launched since the block was opened, in any thread, and for everything for
+        what is launched from here on.
+
+        Parameters
+        ----------
+        block
+            Of `prepare`, not ended.
+        graph
+            The graph; None where nothing is replayed. The caller ends the block in either case.
+        """
+        self._work.prepared(block, graph)
 
     def watch_step(self, reason: str) -> None:
         """Have the step that is about to be prepared observed in full, with the operators of this thread.

@@ -67,7 +67,7 @@ from shadowgraph.monitor.graph_registry import GraphRegistry
 from shadowgraph.monitor.idleness import Idleness
 from shadowgraph.monitor.name_search import NameSearch
 from shadowgraph.monitor.node_shadows import NodeShadows
-from shadowgraph.monitor.preparing import Preparing
+from shadowgraph.monitor.preparing import PrepareBlock, Preparing
 from shadowgraph.monitor.program_failures import BatchSources, ProgramFailures
 from shadowgraph.monitor.rearming import Rearming
 from shadowgraph.monitor.recorder.rows import Rows
@@ -664,6 +664,13 @@ class Monitor(Listener):
             return
         with self._lock.section:
             self.checks[LostPreparations].planned(launch, graph, where)
+
+    @event_handler
+    def prepared(self, block: PrepareBlock, graph: Graph | None) -> None:
+        """It is known now which graph's replay a block prepares, or that it prepares none."""
+        block.graph = graph
+        with self._lock.section:
+            self.checks[LostPreparations].known(block.since, graph)
 
     @delivers
     @event_handler

@@ -12,13 +12,14 @@ from shadowgraph.model.graphs import Graph
 
 
 class PrepareBlock:
-    """One block of host code that prepares a replay. `graph` is None while the graph is unknown, and may be set by the
-    thread that opened the block."""
+    """One block of host code that prepares a replay; `graph` is None while the graph is unknown, and `since` then the
+    time at which it was opened."""
 
-    __slots__ = ("_anywhere", "_open", "graph")
+    __slots__ = ("_anywhere", "_open", "graph", "since")
 
     def __init__(self, graph: Graph | None, open: list[PrepareBlock], anywhere: dict[int, PrepareBlock]) -> None:
         self.graph, self._open, self._anywhere = graph, open, anywhere
+        self.since = 0
         open.append(self)
         anywhere[id(self)] = self
 

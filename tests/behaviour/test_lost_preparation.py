@@ -544,3 +544,73 @@ def test_a_graph_that_replays_on_is_silent() -> None:
             runner.draft.replay()
             runner.draft.replay()
         assert silent(debugger)
+
+
+# -- padded rows that keep old values ----------------------------------------------------------------------------------
+
+
+def steps_of_a_server(runner: Runner, target: list[int] | None) -> None:
+    """A step too large for graphs, one for the draft's graph, and one for the target's, whose padded rows keep what was
+    there; with None nothing is refreshed for it."""
+    for step in range(2):
+        runner.plan_draft(0, 1, 2, 3, 4, 5, 6, step + 9)
+        runner.replay(0)
+        runner.plan_target(3, 4, 5, step + 70)
+        runner.replay(1)
+    runner.plan_draft(9, 8, 7, 6, 5, 4, 3, 2)  # read by eager code alone
+    runner.plan_draft(1, 3, 5, 7, 9, 11, 13, 15)
+    runner.replay(0)
+    if target is not None:
+        runner.plan_target(*target)
+    else:
+        runner.coming[1] = lens(9, 8, 7, 6)
+    runner.replay(1)
+
+
+@LAYOUTS
+def test_rows_that_are_left_over_from_another_step_are_no_lost_preparation(layout: str) -> None:
+    with sg.debug(layout=layout) as debugger:
+        runner = Runner(debugger, (8, 4))
+        steps_of_a_server(runner, [30, 31, 32])
+        assert runner.out[1].tolist() == [60, 62, 64, 14], "invalid: the padded row is not left over"
+        assert [each.code for each in (*debugger.findings, *debugger.notes) if each.code == "SG114"] == []
+
+
+@LAYOUTS
+def test_without_a_refresh_of_its_own_it_stays_one(layout: str) -> None:
+    with sg.debug(layout=layout) as debugger:
+        runner = Runner(debugger, (8, 4))
+        steps_of_a_server(runner, None)
+        assert runner.wrong == 1, "invalid: the target was right"
+        assert "SG114" in {each.code for each in (*debugger.findings, *debugger.notes)}
+
+
+@LAYOUTS
+def test_a_block_whose_graph_is_known_later(layout: str) -> None:
+    """What a server launches before it has chosen the graph of a step counts for that graph, or for none."""
+    with sg.debug(layout=layout) as debugger:
+        runner = Runner(debugger)
+        adapter = debugger.adapter
+        drafts, targets = runner.draft.model, runner.target.model
+
+        def prepare(model: Any, plan: Callable[..., None], *values: int) -> None:
+            block = adapter.prepare(None)
+            plan(*values)
+            adapter.prepares(block, model)
+            assert adapter.preparing.graph is model
+            block.end()
+
+        for step in range(3):
+            prepare(None, runner.plan_target, 9, 8, 7, 6, 5, 4, 3, step)  # for eager code
+            prepare(drafts, runner.plan_draft, 0, 1, 2, 3, 4, 5, 6, step)
+            runner.replay(0)
+            prepare(targets, runner.plan_target, 5, 6, 7, 8, 9, 1, 2, step)
+            runner.replay(1)
+        assert silent(debugger)
+        prepare(drafts, runner.plan_draft, 0, 1, 2, 3, 4, 5, 6, 50)
+        prepare(targets, runner.plan_target, 5, 6, 7, 8, 9, 1, 2, 60)
+        runner.replay(0)
+        runner.replay(1)
+        assert runner.wrong == 1, "invalid: the draft was right"
+        found = only(debugger.findings)
+    assert (found.code, found.graph, found.detail.known) == ("SG114", named(runner.draft), "declared")

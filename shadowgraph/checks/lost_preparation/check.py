@@ -27,7 +27,7 @@ from shadowgraph.checks.lost_preparation.facts import Known
 from shadowgraph.checks.lost_preparation.inputs import GraphInputs, common
 from shadowgraph.checks.lost_preparation.intentions import Intentions, Verdict
 from shadowgraph.checks.lost_preparation.pairing import Turns
-from shadowgraph.checks.lost_preparation.preparations import Copy, Layer, Preparations, Prepared
+from shadowgraph.checks.lost_preparation.preparations import NOTHING, Copy, Layer, Preparations, Prepared
 from shadowgraph.checks.lost_preparation.reporting import detections
 from shadowgraph.checks.row_epochs import is_constant, is_sure
 from shadowgraph.checks.stale_rows.static_inputs import REBINDS
@@ -160,6 +160,13 @@ class LostPreparations(Check):
             entry.copies = [Copy(where, self.context.engine.read(where)) for where in limited(write.ranges)]
         self._log.add(entry, early=entry.meant is not None and entry.meant not in self._inputs)
 
+    def known(self, since: int, graph: Graph | None) -> None:
+        """It is known now what undeclared writes from a time on were for: a graph's coming replay, or none."""
+        for entry in self._log.kept(since):
+            if entry.meant is None and not entry.consumers:
+                entry.meant = graph.serial if graph is not None else NOTHING
+                entry.replay = graph.replays + 1 if graph is not None else None
+
     def _readers_of(self, write: Write) -> frozenset[int]:
         """Serials of the graphs that read some of the bytes of a write."""
         parts = list(write.ranges)
@@ -195,7 +202,7 @@ class LostPreparations(Check):
         found = self._log.layers(graph.serial, inputs.live, inputs.since)
         self._replays_again(inputs, bool(found))
         for layer, hides in [(layer, [] if layer.is_plain else layer.hides) for layer in found]:
-            self._consume(layer, hides, inputs, checkpoint)
+            self._consume(layer, hides, inputs, checkpoint, found)
         inputs.since = checkpoint.order
         self._begun.append((checkpoint.order, graph.serial))
 
@@ -233,7 +240,12 @@ class LostPreparations(Check):
     # -- what follows from the order of writes and replays --------------------------------------------------------
 
     def _consume(
-        self, layer: Layer, hides: Sequence[tuple[Prepared, RangeSet]], inputs: GraphInputs, checkpoint: Checkpoint
+        self,
+        layer: Layer,
+        hides: Sequence[tuple[Prepared, RangeSet]],
+        inputs: GraphInputs,
+        checkpoint: Checkpoint,
+        found: Sequence[Layer],
     ) -> None:
         """A replay finds bytes of a write, and the unread ones that it hides."""
         entry, serial = layer.entry, inputs.graph.serial
@@ -244,7 +256,9 @@ class LostPreparations(Check):
             if hides and not lossy:
                 self._suspect(layer, hides, inputs, checkpoint)
         elif others and entry in self._suspected:
-            self._decide(self._suspected.pop(entry), inputs, checkpoint)
+            losses = self._suspected.pop(entry)
+            if not self._is_left_over(entry, found):
+                self._decide(losses, inputs, checkpoint)
         elif others and not lossy:
             self._turns.together.update(frozenset((other, serial)) for other in others)
         if serial not in entry.consumers:
@@ -294,6 +308,13 @@ class LostPreparations(Check):
         if lost.seen or lost.read_by_others(graph.serial):
             return True
         return any(entry.may_read(lost.ranges) for entry in self._log.between(lost.order, by.order))
+
+    def _is_left_over(self, entry: Prepared, found: Sequence[Layer]) -> bool:
+        """Whether a replay finds a later write in the same buffer, too: what it finds of this one lies in rows that its
+        own preparation leaves alone, such as padding."""
+        buffers = {id(self.context.ledger.at(part.start)) for part in entry.ranges}
+        later = (each.entry for each in found if each.entry.order > entry.order)
+        return any(id(self.context.ledger.at(part.start)) in buffers for each in later for part in each.ranges)
 
     def _decide(self, losses: list[Loss], inputs: GraphInputs, checkpoint: Checkpoint) -> None:
         """A second graph reads a write that hides another."""

@@ -17,6 +17,7 @@ from shadowgraph.model.launches import Access
 from shadowgraph.model.ranges import ByteRange, RangeSet
 from shadowgraph.tracking.writes import Write
 
+NOTHING = 0  # in the place of a graph's serial: declared to prepare no replay
 _KEPT = 256  # writes of bytes that a graph reads
 _OTHERS = 128  # of other memory, which a graph that is captured or met later may read
 _PIECES = 64  # ranges of one write that are followed
@@ -41,7 +42,8 @@ class Prepared:
     order
         When it ran, by `Context.clock`.
     meant, replay
-        The graph that it was declared to prepare, by its serial, and the number of its coming replay; else None.
+        The graph that it was declared to prepare, by its serial, or `NOTHING`, and the number of its coming replay;
+        else None.
     sure, constant
         Whether it wrote every byte of its ranges; whether it wrote one value everywhere.
     readers

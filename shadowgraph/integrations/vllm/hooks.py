@@ -18,7 +18,7 @@ from shadowgraph.common.internal_errors import error_barrier_all, internal_error
 from shadowgraph.integrations import notices
 from shadowgraph.integrations.batches import Batches, lengths_of
 from shadowgraph.integrations.vllm.graphs import FULL, ComingGraphs
-from shadowgraph.integrations.vllm.runners import Runners, largest_captured, rank_of
+from shadowgraph.integrations.vllm.runners import Runners, rank_of
 from shadowgraph.integrations.vllm.steps import Step, lengths_after, see
 
 if TYPE_CHECKING:
@@ -164,9 +164,7 @@ class Hooks:
             return
         lengths = lengths_after(batch.num_computed_tokens_cpu[:requests], counts)
         see(adapter, runner, requests, tokens, lengths)
-        block = None
-        if not passing.on and tokens <= largest_captured(runner):
-            block = adapter.prepare(None)
+        block = None if passing.on else adapter.prepare(None)
         self._steps[id(runner)] = Step(adapter, block, requests, tokens, lengths, batch.req_ids)
 
     def _dispatched(self, runner: Any, step: Step, result: Any) -> None:
@@ -175,6 +173,8 @@ class Hooks:
         graph = None
         if not getattr(runner, "calculate_kv_scales", False):  # then the mode is changed to none
             graph = self.graphs.of(runner, mode.name, descriptor, microbatched)
+        if step.block is not None:
+            step.adapter.prepares(step.block, graph)
         if graph is None:
             self._end(runner)
             return
@@ -186,8 +186,6 @@ class Hooks:
             self._told = id(step.adapter)
         sizes = step.requests, padded_to, step.tokens, padded_tokens
         self.batches.record(graph, sizes, step.lengths, step.ids)
-        if step.block is not None:
-            step.block.graph = graph
 
     def batch_of(self, graph: Graph, replay: int) -> Batch | None:
         """The batch of a graph's replay: pieces are all replayed in each step, and prepared with the first."""
