@@ -26,7 +26,7 @@ from shadowgraph.declarations import Declarations, name_owner
 from shadowgraph.dumps.live import LiveDebugger
 from shadowgraph.dumps.taking import take_dump
 from shadowgraph.graphs import launch_rows
-from shadowgraph.graphs.dispatch import eager, parameters, resize_hooks, tracing
+from shadowgraph.graphs.dispatch import eager, inference_guards, parameters, resize_hooks, tracing
 from shadowgraph.graphs.dispatch.eager import leave_stopped_modes
 from shadowgraph.graphs.dispatch.stepping_aside import begin_count
 from shadowgraph.graphs.events import listeners
@@ -181,6 +181,8 @@ class Debugger(Declarations, LiveDebugger):
                 self._mode.inert = True
             eager.follow(False)
             leave_stopped_modes()
+            if not eager.rests:
+                inference_guards.uninstall()
             listeners.remove(self._work)
             novelty.current = None
             launch_rows.log_operators(False)

@@ -3,7 +3,7 @@
 That block restores the thread's dispatch keys as they were when it began. Where a mode was taken off the stack inside,
 operators without tensors would look for a mode that is not there, and torch fails; where one was put back, the mode
 would see nothing. Servers run each step in such a block, and their replays begin and end the steady state. The patch
-stays for the life of the process: a debugger may end inside of a block. Runs in the program's threads; no lock.
+stays after a debugger that ends inside of a block. Runs in the program's threads; no lock.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _original: Any = None
 
 
 def install() -> None:
-    """Patch the end of the block; once."""
+    """Patch the end of the block, unless that is done."""
     global _original
     if _original is not None:
         return
@@ -35,3 +35,11 @@ def install() -> None:
         return result
 
     guard.__exit__ = leave
+
+
+def uninstall() -> None:
+    """Undo it, where no mode is away from the stack of a thread that may be in such a block; not in such a block."""
+    global _original
+    if _original is not None and not torch.is_inference_mode_enabled():
+        guard: Any = torch._C._InferenceMode
+        guard.__exit__, _original = _original, None
