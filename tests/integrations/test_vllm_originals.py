@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -83,6 +84,31 @@ def test_the_original_is_silent(serving: Callable[..., Any], mode: str, measured
         assert replays >= len(DECODES), "invalid: nothing was replayed"
         assert debugger.check() == debugger.notes == ()
         assert not debugger.monitor.preparing.anywhere
+        assert debugger.facts().faults == {}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("mode", ["FULL", "FULL_AND_PIECEWISE", "PIECEWISE"])
+def test_continuous_batching_is_silent(serving: Callable[..., Any], mode: str, seed: int) -> None:
+    """Requests come and go; prefills are cut into chunks, some of which are larger than any graph."""
+    chance = random.Random(seed)
+    with serving(mode, measured=True, sizes=(1, 2, 4, 8)) as (debugger, runner):
+        requests: list[list[int]] = []  # length, prompt, end
+        for _ in range(200):
+            requests = [each for each in requests if each[0] < each[2]]
+            while len(requests) < 4 and (not requests or chance.random() < 0.4):
+                requests.append([0, chance.randint(1, 12), chance.randint(14, 31)])
+            counts, left = [], 16
+            for at, each in enumerate(requests):
+                prefill = each[1] - each[0]
+                count = 1 if prefill <= 0 else min(prefill, chance.choice([2, 4, 12]), left - (len(requests) - at - 1))
+                counts.append(max(1, count))
+                left -= counts[-1]
+                each[0] += counts[-1]
+            originals.step(runner, [each[0] for each in requests], counts)
+        assert sum(graph.replays for graph in debugger.graphs) > 100, "invalid: little was replayed"
+        assert debugger.check() == debugger.notes == ()
         assert debugger.facts().faults == {}
 
 
