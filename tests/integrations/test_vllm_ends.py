@@ -101,3 +101,22 @@ def test_the_rank_of_a_worker(
     monkeypatch.setattr(notices, "_place", places.append)
     assert hooks.device(lambda worker: 7, worker) == 7
     assert places == ([] if said is None else [said])
+
+
+@pytest.mark.parametrize(("device", "by_user", "said"), [("cuda:0", None, 1), ("cuda:0", 1 << 30, 0), ("cpu", None, 0)])
+def test_memory_that_vllm_found_taken(
+    hooks: Hooks, device: str, by_user: int | None, said: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines: list[str] = []
+    monkeypatch.setattr(notices, "_tell", lines.append)
+    monkeypatch.setattr(notices, "_told", set())
+    interface = SimpleNamespace(device=device, reserved_bytes=3 << 20)
+    monkeypatch.setattr(hooks, "_adapter", lambda: interface)
+    cache = SimpleNamespace(kv_cache_memory_bytes=by_user)
+    runner: Any = SimpleNamespace(kv_cache_config=SimpleNamespace(num_blocks=1234), cache_config=cache)
+    for _ in range(2):
+        hooks._tell_memory(runner)
+    assert len(lines) == said
+    for line in lines:
+        assert "3 MiB of cuda:0 were shadowgraph's when vllm sized its KV cache" in line
+        assert "1,234" in line

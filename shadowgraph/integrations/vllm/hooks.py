@@ -118,7 +118,8 @@ class Hooks:
     def _tell_memory(self, runner: Any) -> None:
         """Report the device memory that shadowgraph held when vLLM sized its KV cache, and so sized it smaller."""
         adapter, blocks = self._adapter(), runner.kv_cache_config.num_blocks
-        if adapter is None or adapter.device == "cpu":
+        said = getattr(getattr(runner, "cache_config", None), "kv_cache_memory_bytes", None)  # by the user
+        if adapter is None or adapter.device == "cpu" or said:
             return
         ours = adapter.reserved_bytes / (1 << 20)
         notices.tell_once(

@@ -22,7 +22,7 @@ WITHOUT = frozenset(
         *("offload_config", "attention_config", "kv_transfer_config", "structured_outputs_config", "hf_config"),
         *("kv_cache_spec", "kv_cache_config", "layer_names", "lora_manager", "mm_registry", "mm_budget", "eplb_state"),
         *("sampling_metadata", "cudagraph_dispatcher", "late_interaction_runner", "_draft_token_ids"),
-        *("encoder_timing_registry", "logitsprocs", "hidden_states_output", "aux_hidden_states", "model_state"),
+        *("encoder_timing_registry", "logitsprocs", "aux_hidden_states", "model_state"),
     )
 )
 _NEEDED = (
