@@ -158,7 +158,7 @@ def padded_program(device: Any, debugger: Any, fixed: bool, carve: int) -> Padde
         decode = PaddedDecode(len(FULL_BATCH), fixed=fixed, device=device.device)
     buffers = decode.buffers
     debugger.name("decode", buffers)
-    declare_padding(debugger, buffers)
+    declare_padding(debugger.adapter, buffers)
     table = torch.arange(8 * 4, device=device.device).view(8, 4)
     graph = device.graph()
     with device.capture(graph):

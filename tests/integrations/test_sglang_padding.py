@@ -26,6 +26,9 @@ class Taker:
             raise UnknownBufferError("on another device")
         self.periods.append((tensor.data_ptr(), policy))
 
+    def keeps_rows(self, tensor: torch.Tensor) -> None:
+        self.periods.append((tensor.data_ptr(), "kept"))
+
 
 def test_what_sglang_keeps_on_purpose() -> None:
     ids, hidden, starts, slots = (torch.ones(4) for _ in range(4))
@@ -40,7 +43,7 @@ def test_what_sglang_keeps_on_purpose() -> None:
     taker = Taker()
     declared = declare_padding(taker, buffers)
     assert declared == ("input_ids", "ngram_embedding_info.column_starts", "pp_proxy_tensors.hidden_states")
-    assert taker.periods == [(each.data_ptr(), "dont_care") for each in (ids, starts, hidden)]
+    assert taker.periods == [(each.data_ptr(), "kept") for each in (ids, starts, hidden)]
 
 
 def test_what_drafts_keep_on_purpose() -> None:
@@ -49,7 +52,7 @@ def test_what_drafts_keep_on_purpose() -> None:
     buffers = SimpleNamespace(input_ids=ids, hidden_states=hidden, out_cache_loc=slots, seq_lens=lens, positions=lens)
     taker = Taker()
     assert declare_draft_padding(taker, buffers) == ("input_ids", "hidden_states")
-    assert taker.periods == [(each.data_ptr(), "dont_care") for each in (ids, hidden)]
+    assert taker.periods == [(each.data_ptr(), "kept") for each in (ids, hidden)]
     assert declare_padding(Taker(), buffers) == ("input_ids",), "of a target model they are left to be judged"
 
 
@@ -79,11 +82,11 @@ def test_what_the_slots_of_a_registry_say() -> None:
     assert declare_registry(taker, registry) == tuple(name.lower() for name in policies)
     said = dict(zip([name.lower() for name in policies], [policy for _, policy in taker.periods], strict=True))
     assert said == {
-        "keep_pad": "dont_care",
+        "keep_pad": "kept",
         "fill_sentinel": "judged",
         "zero": "judged",
-        "foreach_copy": "dont_care",
-        "fill_once": "dont_care",
+        "foreach_copy": "kept",
+        "fill_once": "kept",
     }
 
 
@@ -118,10 +121,32 @@ def test_padded_tokens_of_a_draft(forgotten: str, declared: bool) -> None:
     with sg.debug() as debugger:
         runner = DraftExtension(debugger, forgotten)
         if declared:
-            declare_draft_padding(debugger, runner)
+            declare_draft_padding(debugger.adapter, runner)
         for tokens in (8, 3):
             runner.replay(tokens)
         names = {found.buffer.name.removeprefix("draft_extend.buffers.") for found in debugger.findings}
         assert {found.code for found in debugger.findings} <= {"SG103"}
     kept = set() if declared else {"input_ids", "hidden_states"}
     assert names == kept | ({forgotten} if forgotten else set())
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_kept_rows_still_count_where_they_hold_requests(whole: bool) -> None:
+    """That no value of the whole input matters says too much: a result of its first rows depends on them."""
+    with sg.debug(undefined=True) as debugger:
+        with debugger.guard():
+            embeds = torch.zeros(8, 4)
+        debugger.name("decode.buffers", {"input_embeds": embeds})
+        buffers = SimpleNamespace(input_embeds=embeds)
+        if whole:
+            debugger.padding(embeds, "dont_care")
+        else:
+            assert declare_padding(debugger.adapter, buffers) == ("input_embeds",)
+        graph = sg.HostGraph()
+        with sg.host_graph(graph):
+            sums = embeds.sum(1)
+        for _ in range(3):
+            embeds[:3].fill_(2)
+            graph.replay()
+            sums[:3].tolist()
+        assert [found.code for found in debugger.findings] == (["SG107"] if whole else [])

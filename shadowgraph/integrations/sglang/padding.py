@@ -1,15 +1,16 @@
 """Declarations for sglang's padding: the treatment of padded rows in its graph runners' static inputs.
 
 Versions up to 0.5.12 do not expose it; from 0.5.13 on each input is a slot of a registry, with a ``PaddingPolicy``. The
-names are the same in both. Inputs that are kept on purpose are declared not to matter. Inputs that are reset (``ZERO``,
-``FILL_SENTINEL``) are declared ``"judged"``, so that SG103 is an error for them under ``wrap`` too; with a debugger
-that is not lenient, that is the default.
+names are the same in both. Of inputs that are kept on purpose it is declared that padded rows keep old values, whatever
+the others hold. Inputs that are reset (``ZERO``, ``FILL_SENTINEL``) are declared ``"judged"``, so that SG103 is an
+error for them under ``wrap`` too; with a debugger that is not lenient, that is the default.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from functools import partial
 from typing import Any, Protocol
 
 import torch
@@ -30,19 +31,23 @@ _RESETTING = {"ZERO", "FILL_SENTINEL"}
 
 
 class Declares(Protocol):
-    """A `Debugger`, or its `AdapterInterface`."""
+    """`AdapterInterface`, as far as it is called here."""
 
     def padding(self, tensor: torch.Tensor, policy: str) -> None:
         """Declare how padded rows of a static input are treated."""
 
+    def keeps_rows(self, tensor: torch.Tensor) -> None:
+        """Declare that padded rows of a static input keep old values on purpose."""
 
-def declare_padding(debugger: Declares, buffers: object) -> tuple[str, ...]:
+
+def declare_padding(adapter: Declares, buffers: object) -> tuple[str, ...]:
     """Declare the inputs of a graph runner whose padded rows keep old values by design.
 
     Parameters
     ----------
-    debugger : Debugger or AdapterInterface
-        Receives the declarations, as ``padding(tensor, "dont_care")``.
+    adapter : AdapterInterface
+        Receives the declarations, by `AdapterInterface.keeps_rows`: the inputs are given whole, and what they hold of
+        requests counts.
     buffers : DecodeInputBuffers
         Any object with sglang's names as attributes; missing attributes and empty tensors are left out.
 
@@ -51,26 +56,26 @@ def declare_padding(debugger: Declares, buffers: object) -> tuple[str, ...]:
     tuple of str
         The declared names.
     """
-    return _declare(debugger, buffers, KEPT, "dont_care")
+    return _declare(adapter.keeps_rows, buffers, KEPT)
 
 
-def declare_draft_padding(debugger: Declares, buffers: object) -> tuple[str, ...]:
+def declare_draft_padding(adapter: Declares, buffers: object) -> tuple[str, ...]:
     """Declare the inputs of a draft's graph runner whose padded rows keep old values by design.
 
     Parameters and result are as those of `declare_padding`.
     """
-    return _declare(debugger, buffers, KEPT_BY_DRAFTS, "dont_care")
+    return _declare(adapter.keeps_rows, buffers, KEPT_BY_DRAFTS)
 
 
-def judge_padding(debugger: Declares, buffers: object) -> tuple[str, ...]:
+def judge_padding(adapter: Declares, buffers: object) -> tuple[str, ...]:
     """Declare the inputs of a graph runner whose padded rows must not keep old values, as ``"judged"``.
 
     Parameters and result are as those of `declare_padding`.
     """
-    return _declare(debugger, buffers, RESET, "judged")
+    return _declare(partial(adapter.padding, policy="judged"), buffers, RESET)
 
 
-def declare_registry(debugger: Declares, registry: Any) -> tuple[str, ...]:
+def declare_registry(adapter: Declares, registry: Any) -> tuple[str, ...]:
     """Declare the slots of a ``CudaGraphBufferRegistry`` (0.5.13 and later); result as of `declare_padding`.
 
     Slots whose buffer is not on the debugger's device are left out.
@@ -78,20 +83,23 @@ def declare_registry(debugger: Declares, registry: Any) -> tuple[str, ...]:
     declared = []
     for name in registry.slot_names():
         slot = registry.get_slot(name)
-        policy = "judged" if slot.padding_policy.name in _RESETTING else "dont_care"
+        resets = slot.padding_policy.name in _RESETTING
         if isinstance(slot.buffer, torch.Tensor) and slot.buffer.numel():
             with suppress(UnknownBufferError):
-                debugger.padding(slot.buffer, policy)
+                if resets:
+                    adapter.padding(slot.buffer, "judged")
+                else:
+                    adapter.keeps_rows(slot.buffer)
                 declared.append(name)
     return tuple(declared)
 
 
-def _declare(debugger: Declares, buffers: object, names: Iterable[str], policy: str) -> tuple[str, ...]:
+def _declare(say: Callable[[torch.Tensor], None], buffers: object, names: Iterable[str]) -> tuple[str, ...]:
     declared = []
     for name in names:
         for path, tensor in _tensors(name, getattr(buffers, name, None)):
             if tensor.numel():
-                debugger.padding(tensor, policy)
+                say(tensor)
                 declared.append(path)
     return tuple(declared)
 
