@@ -12,7 +12,7 @@ BLOCK = 16
 
 @triton.jit
 def fill_behind(addresses: Any, count: Any, BLOCK: tl.constexpr) -> None:
-    """Write its place to each of the first elements of the buffer behind a word."""
+    """Number the first elements of the buffer whose address is a word of the table."""
     out = tl.load(addresses + tl.program_id(0)).to(tl.pointer_type(tl.int32))
     at = tl.arange(0, BLOCK)
     tl.store(out + at, at, mask=at < count)

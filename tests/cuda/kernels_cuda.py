@@ -90,7 +90,7 @@ def store_keys(keys, slots, cache, DIM: tl.constexpr, MARKED: tl.constexpr):
 
 @triton.jit
 def fill_behind(addresses, count, BLOCK: tl.constexpr):
-    """Write its place to each of the first elements of the buffer behind a word."""
+    """Number the first elements of the buffer whose address is a word of the table."""
     out = tl.load(addresses + tl.program_id(0)).to(tl.pointer_type(tl.int32))
     at = tl.arange(0, BLOCK)
     tl.store(out + at, at, mask=at < count)

@@ -75,7 +75,7 @@ def test_an_access_past_the_end_loses_the_context_there(how: str, tmp_path: Path
         assert dump.facts().lost is None
     cores = sorted(path.name for path in done.folder.glob("gpu-core-*"))
     said = done.run.manifest.get("gpu_cores")
-    assert said is not None
+    assert said, "invalid: the driver wrote no core dump"
     assert len(said) == len(cores)
     for line in said:  # with cuda-gdb, the kernel and its line; a store may be reported when its kernel has ended
         kernel = "double" if how == "read" else "fill"
