@@ -109,7 +109,8 @@ def run(args: argparse.Namespace) -> int:
     if config.options.get("fence") is not None:
         from shadowgraph.wrap.folder.gpu_core import read_cores
 
-        folder.note(gpu_cores=read_cores(Path(folder.path)))
+        with contextlib.suppress(OSError, ValueError):
+            folder.note(gpu_cores=read_cores(Path(folder.path)))
     return _conclude(args, folder, ended, gather)
 
 

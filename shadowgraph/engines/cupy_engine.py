@@ -133,10 +133,8 @@ class CupyEngine:
         self._while_alive(lambda: self._withdraw(starts))
 
     def list_shadows(self, graph: int, parts: Sequence[NodePart]) -> None:
-        """Let the check nodes of a graph compare these ranges across each replay, in order with the current stream;
-        none of them of the host's memory, which would be read over the bus twice a replay."""
-        kept = [part for part in parts if not self._is_of_host(part.where)]
-        self._while_alive(lambda: self._ordered(self.shadows.show(graph, kept)))
+        """Let the check nodes of a graph compare these ranges across each replay, in order with the current stream."""
+        self._while_alive(lambda: self._ordered(self.shadows.show(graph, parts)))
 
     def _is_of_host(self, where: ByteRange) -> bool:
         found = bool(where.nbytes) and self.device.lies_on_host(where.start)

@@ -24,7 +24,7 @@ from shadowgraph.model.launch_log_format import OPEN, RowKind
 
 _KEPT = 256  # replays: evidence of a device arrives a few replays later
 _LOGGED, _LOGGED_IDS = 8, 64  # lengths and ids in the launch log
-_FEW = 64  # up to so many lengths, a list costs less than a copy of the memory
+FEW = 64  # up to so many lengths, a list costs less than a copy of the memory
 _INTEGERS = {torch.int32: np.int32, torch.int64: np.int64}
 _values = torch._C.TensorBase.tolist  # torch's own: checks would see `tolist` of a tensor as a read by the program
 _Tensor = torch.Tensor
@@ -42,7 +42,7 @@ class _Ids:
     __slots__ = ("given", "ids", "said", "texts")
 
     def __init__(self, given: Any) -> None:
-        # The next ones are compared with it: a copy, as the program may change its own.
+        # A copy, with which the next ids are compared: the program may change its own list.
         self.given = list(given) if isinstance(given, list) else given if isinstance(given, tuple) else None
         self.ids: tuple[object, ...] = tuple(given or ())
         said = ", ".join(map(str, self.ids[:_LOGGED_IDS])).replace(OPEN, " ")
@@ -119,7 +119,7 @@ class Batches:
 
 def lengths_of(given: Any, size: int) -> Lengths:
     """A copy of the lengths of a batch of a size, from a tensor on the host; empty for others."""
-    found = host_tensors.numbers(given, _FEW) if size <= _FEW else None
+    found = host_tensors.numbers(given, FEW) if size <= FEW else None
     if found is not None:
         return found
     if not isinstance(given, _Tensor) or not given.is_cpu:
@@ -135,8 +135,12 @@ def total(lengths: Lengths) -> int:
     return sum(lengths) if isinstance(lengths, list) else int(lengths.sum(dtype=np.int64))
 
 
+def longest_of(lengths: Lengths) -> int:
+    """The longest of some lengths, which are not empty."""
+    return max(lengths) if isinstance(lengths, list) else int(_largest(lengths))
+
+
 def _of_many(lengths: Lengths) -> tuple[int, list[int]]:
     """The longest, and the first that the launch log shows."""
-    if isinstance(lengths, list):
-        return max(lengths), lengths[:_LOGGED]
-    return int(_largest(lengths)), lengths[:_LOGGED].tolist()
+    first = lengths[:_LOGGED]
+    return longest_of(lengths), first if isinstance(first, list) else first.tolist()

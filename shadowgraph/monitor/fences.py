@@ -19,7 +19,7 @@ from shadowgraph.model.redaction import hidden
 from shadowgraph.model.stacks import current_stack
 from shadowgraph.monitor.subscriptions import Subscriptions
 
-_MOST = 64  # kinds of buffers with fences that are told of
+_MOST = 64  # kinds of buffers with fences that are reported
 _NOWHERE = "", 0
 
 

@@ -1,5 +1,5 @@
 """Accesses that are about to run into a fence, where the addresses of a launch are known before it accesses them: in
-Triton's interpreter. What the process says then is the last that it says.
+Triton's interpreter. The process dies right after the report.
 
 `FenceHits.look` is called in the thread of the launch; no lock but that of the spans.
 """

@@ -80,7 +80,7 @@ def walk(
     name : str
         Prefix of all paths.
     without : container of str
-        Attributes that are not followed, of no object.
+        Names of attributes that are not followed, whatever object has them.
     max_objects : int
         Largest number of expanded objects, and of owners.
     max_depth : int

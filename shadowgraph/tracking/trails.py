@@ -2,7 +2,7 @@
 
 A graph keeps addresses; host code keeps names. A trail says where a name leads at a later time, without running code of
 the program, which `isinstance` may: it reads instance dictionaries, slots, items of built-in containers and variables
-of running functions. It keeps no object of the program alive. Any thread; no lock.
+of running functions. Of the program it keeps code objects alive, nothing else. Any thread; no lock.
 """
 
 from __future__ import annotations

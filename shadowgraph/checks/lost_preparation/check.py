@@ -312,9 +312,10 @@ class LostPreparations(Check):
     def _is_left_over(self, entry: Prepared, found: Sequence[Layer]) -> bool:
         """Whether a replay finds a later write in the same buffer, too: what it finds of this one lies in rows that its
         own preparation leaves alone, such as padding."""
-        buffers = {id(self.context.ledger.at(part.start)) for part in entry.ranges}
-        later = (each.entry for each in found if each.entry.order > entry.order)
-        return any(id(self.context.ledger.at(part.start)) in buffers for each in later for part in each.ranges)
+        at = self.context.ledger.at
+        buffers = {buffer.serial for part in entry.ranges if (buffer := at(part.start)) is not None}
+        later = (part for each in found if each.entry.order > entry.order for part in each.entry.ranges)
+        return any((buffer := at(part.start)) is not None and buffer.serial in buffers for part in later)
 
     def _decide(self, losses: list[Loss], inputs: GraphInputs, checkpoint: Checkpoint) -> None:
         """A second graph reads a write that hides another."""

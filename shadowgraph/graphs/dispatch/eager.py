@@ -472,7 +472,8 @@ class EagerMode(ObserverMode):
         except MemoryError as error:
             stepped_aside(f"{FENCE}{error}")
             return None
-        fencing.laid(buffer)
+        with error_barrier("fences"):
+            fencing.laid(buffer)
         return storage
 
     def _make_room(self, tensor: torch.Tensor, size: Any) -> None:

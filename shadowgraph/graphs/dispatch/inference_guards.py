@@ -12,6 +12,8 @@ from typing import Any
 
 import torch
 
+from shadowgraph.common.internal_errors import error_barrier_all
+
 _depth = torch._C._len_torch_dispatch_stack
 _included, _include = torch._C._dispatch_tls_is_dispatch_key_included, torch._C._dispatch_tls_set_dispatch_key_included
 _KEYS = ("PythonTLSSnapshot", "Python")  # included as long as there is a mode
@@ -28,10 +30,11 @@ def install() -> None:
 
     def leave(guard: Any, *given: Any) -> Any:
         result = original(guard, *given)
-        if _included("Python") is not (_depth() > 0):
+        with error_barrier_all("inference mode"):
             wanted = _depth() > 0
-            for key in _KEYS:
-                _include(key, wanted)
+            if _included("Python") is not wanted:
+                for key in _KEYS:
+                    _include(key, wanted)
         return result
 
     guard.__exit__ = leave

@@ -1,7 +1,8 @@
 """Which graph a step of vLLM replays: by the mode and the batch descriptor that the runner has dispatched it to.
 
-Called in the thread that prepares a step, of every step; each pair is searched once for each capture. Keeps no graph
-and no runner alive. `first_of` is read where a finding is recorded; it takes no lock.
+Called in the thread that prepares a step, of every step. A pair whose graph is watched is searched once for each
+capture, another in every step. Keeps no graph and no runner alive. `first_of` is read where a finding is recorded; it
+takes no lock.
 """
 
 from __future__ import annotations
@@ -123,7 +124,7 @@ def _entry(owner: Any, entries: str, key: Any) -> Any:
 
 def _held(owner: Any) -> dict[str, Any]:
     """The attributes of an object itself: a wrapper hands on others to what it wraps."""
-    return vars(owner) if hasattr(type(owner), "__dict__") and hasattr(owner, "__dict__") else {}
+    return vars(owner) if hasattr(owner, "__dict__") else {}
 
 
 def _present(graph: Any) -> list[Any]:

@@ -169,7 +169,7 @@ class Hooks:
         self._steps[id(runner)] = Step(adapter, block, requests, tokens, lengths, batch.req_ids)
 
     def _dispatched(self, runner: Any, step: Step, result: Any) -> None:
-        """It is known what a step replays, if anything."""
+        """Report which graph a step replays, if any, and record its batch."""
         mode, descriptor, microbatched = result[0], result[1], bool(result[2])
         graph = None
         if not getattr(runner, "calculate_kv_scales", False):  # then the mode is changed to none

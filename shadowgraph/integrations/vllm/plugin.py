@@ -17,6 +17,9 @@ def plugin() -> None:
     current = getattr(sys.modules.get("shadowgraph.session"), "current", None)  # missing during its import
     if not os.environ.get(_RUN) and (current is None or current() is None):
         return
-    from shadowgraph.integrations.vllm.adapter import attach
+    from shadowgraph.common.internal_errors import error_barrier_all
 
-    attach()
+    with error_barrier_all("vllm adapter"):
+        from shadowgraph.integrations.vllm.adapter import attach
+
+        attach()

@@ -9,14 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 
 from shadowgraph.adapter_interface import AdapterInterface, PrepareBlock
-from shadowgraph.integrations.batches import Lengths, total
+from shadowgraph.common.internal_errors import error_barrier_all
+from shadowgraph.integrations.batches import FEW, Lengths, longest_of, total
 
-_FEW = 64  # up to so many lengths, a list costs less than a copy of the memory
-_largest = np.maximum.reduce
 DECODE, MIXED = "requests, longest and tokens of a decode step", "requests, longest and tokens of a mixed step"
 
 
@@ -51,20 +49,20 @@ class Step:
 
     def end(self) -> None:
         """No launch from here on prepares it."""
-        if self.block is not None:
-            self.block.end()
-            self.block = None
+        block, self.block = self.block, None
+        if block is not None:
+            with error_barrier_all("vllm adapter"):
+                block.end()
 
 
 def lengths_after(computed: npt.NDArray[Any], counts: npt.NDArray[Any]) -> Lengths:
     """What each request has when a step of so many new tokens is over."""
     lengths: Any = computed + counts
-    made: Lengths = lengths.tolist() if lengths.size <= _FEW else lengths
+    made: Lengths = lengths.tolist() if lengths.size <= FEW else lengths
     return made
 
 
 def see(adapter: AdapterInterface, runner: Any, requests: int, tokens: int, lengths: Lengths) -> None:
     """Report the sizes of a step: one larger than all before it is observed in full."""
     kind = DECODE if tokens == requests * runner.uniform_decode_query_len else MIXED
-    longest = max(lengths) if isinstance(lengths, list) else int(_largest(lengths))
-    adapter.novelty.see(kind, id(runner), requests, longest, total(lengths))
+    adapter.novelty.see(kind, id(runner), requests, longest_of(lengths), total(lengths))

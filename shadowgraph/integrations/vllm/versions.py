@@ -147,7 +147,7 @@ def why_off(found: str | None) -> str | None:
 
 
 def lacking(part: Part, module: Any) -> str | None:
-    """The first method of a part that a module has not, or has with other parameters; None when all are there."""
+    """The first method of a part that a module lacks, or has with other parameters; None when all are there."""
     for method in part.methods:
         function = vars(getattr(module, method.owner, object)).get(method.name)
         if not callable(function):

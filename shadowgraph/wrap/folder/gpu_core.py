@@ -22,7 +22,7 @@ _FLAGS = (
 )
 _DEBUGGERS = "cuda-gdb", "/usr/local/cuda/bin/cuda-gdb"
 _PATIENCE = 60.0  # seconds for one core dump
-_CORES = 8
+_CORES = 2  # the command waits for them
 _EXCEPTION = re.compile(r"^CUDA Exception: (.+)$", re.MULTILINE)
 _FRAME = re.compile(r"^#0\s+(?:0x[0-9a-f]+ in )?(.+)$", re.MULTILINE)
 _PLACE = re.compile(r" at (\S+:\d+)\s*$")
