@@ -1,6 +1,6 @@
 """Python stacks gathered by torch's profiler, for hot paths: about a microsecond each, symbolized only when read.
 
-Gathered on the capturing thread; any thread may symbolize. No lock.
+Gathered on the capturing thread; any thread may symbolize.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from shadowgraph.common.lazy_inductor import inductor_stays_out
 from shadowgraph.model.stacks import Frame, Stack, cell_label, is_machinery
 
 Trace = Any  # torch's own record of a stack: it holds code objects, no frames and no locals
@@ -26,7 +27,10 @@ def stacks_of(traces: Sequence[Trace | None], limit: int) -> list[Stack]:
     """Symbolize gathered stacks, as `current_stack` would return them; one call for many shares the work. A missing
     trace, of a thread without Python frames, has an empty stack: torch would read through a null pointer."""
     known = [trace for trace in traces if trace is not None]
-    symbolized = iter(torch._C._profiler.symbolize_tracebacks(known) if known else ())
+    if not known:
+        return [()] * len(traces)
+    with inductor_stays_out():  # torch asks it for the lines behind code that it generated
+        symbolized = iter(torch._C._profiler.symbolize_tracebacks(known))
     return [() if trace is None else _stack_of(next(symbolized), limit) for trace in traces]
 
 
