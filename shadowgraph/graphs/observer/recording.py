@@ -26,6 +26,7 @@ from shadowgraph.tracking.traces import Trace, stacks_of
 _FRAMES = 6
 _OPERATOR, _HEAD = 1, 4  # kind of a row, and its words before the first tensor's; see capture_recorder.cpp
 _FACTS = 5  # words of a tensor before its sizes
+_PLACE, _DIMENSIONS, _FLAGS = 3, 32, 40  # the word of a tensor's small facts, and bits in it
 _RESULT, _FRESH = 1, 2
 _PART = 2  # the first bit of what a tensor is of another one, see capture_arguments.cpp
 _PARTS = "", ".indices", ".values", ".compressed_indices", ".plain_indices", ".buffer"
@@ -84,10 +85,10 @@ class Tensor(NamedTuple):
 def tensor_at(words: Words, place: int) -> Tensor:
     """The tensor whose words begin at a place."""
     address, storage, nbytes, facts, member = words[place : place + _FACTS]
-    count = facts >> 32 & 0xFF
+    count = facts >> _DIMENSIONS & 0xFF
     sizes = words[place + _FACTS : place + _FACTS + 2 * count]
     return Tensor(
-        address, storage, nbytes, facts & 0xFFFF, member, facts >> 16 & 0xFF, facts >> 24 & 0xFF, facts >> 40,
+        address, storage, nbytes, facts & 0xFFFF, member, facts >> 16 & 0xFF, facts >> 24 & 0xFF, facts >> _FLAGS,
         tuple(sizes[::2]), tuple(sizes[1::2]),
     )  # fmt: skip
 
@@ -139,7 +140,6 @@ def _pointer(tensor: Tensor, schema: Schema | None) -> Pointer:
 class _Decoded(NamedTuple):
     steps: list[_Operator | Launch]
     places: dict[int, int]  # of the steps, by number of the launch
-    made: dict[int, Form]
     allocated: list[tuple[int, Tensor]]  # with the number of steps before
 
 
@@ -234,7 +234,7 @@ class Recording(Mapping[int, Form]):
     # -- the tensors that it made ---------------------------------------------------------------------------------
 
     def __getitem__(self, address: int) -> Form:
-        return self._decoded.made[address]
+        return self._made[address]
 
     def __iter__(self) -> Iterator[int]:
         return iter(self._fresh)
@@ -243,22 +243,38 @@ class Recording(Mapping[int, Form]):
         return len(self._fresh)
 
     @cached_property
+    def _made(self) -> dict[int, Form]:
+        """Read without the rest, as the next capture waits for it: guards stand around these tensors before it
+        begins."""
+        made, rows, at = dict[int, Form](), list(self._rows), 0
+        while at < len(rows):
+            if rows[at] & 0xFF != _OPERATOR:
+                at += 2
+                continue
+            trace, count = rows[at + 2 : at + _HEAD]
+            at += _HEAD
+            for _ in range(count):
+                facts = rows[at + _PLACE]
+                if facts >> _FLAGS & _FRESH:
+                    tensor = tensor_at(rows, at)
+                    made[tensor.storage] = tensor.torch_dtype, tensor.shape, self._trace(trace)[0]
+                at += _FACTS + 2 * (facts >> _DIMENSIONS & 0xFF)
+        return made
+
+    @cached_property
     def _decoded(self) -> _Decoded:
-        steps, places, made = list[_Operator | Launch](), dict[int, int](), dict[int, Form]()
-        allocated: list[tuple[int, Tensor]] = []
+        steps, places, allocated = list[_Operator | Launch](), dict[int, int](), list[tuple[int, Tensor]]()
         for number, step in self._steps():
             if isinstance(step, _Operator):
-                for tensor in step.fresh:
-                    made[tensor.storage] = tensor.torch_dtype, tensor.shape, step.trace
-                    allocated.append((len(steps), tensor))
+                allocated += [(len(steps), tensor) for tensor in step.fresh]
                 if step.schema is not None and step.schema.pure_view:
                     continue  # it allocates, and leaves no node
             places[number] = len(steps)
             steps.append(step)
-        return _Decoded(steps, places, made, allocated)
+        return _Decoded(steps, places, allocated)
 
     def _steps(self) -> Iterator[tuple[int, _Operator | Launch]]:
-        rows, at = self._rows, 0
+        rows, at = list(self._rows), 0
         while at < len(rows):
             kind, number = rows[at], rows[at + 1]
             if kind & 0xFF != _OPERATOR:
