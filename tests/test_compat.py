@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import sys
 import types
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterator
 
+import numpy as np
 import pytest
 import torch
 
@@ -59,3 +61,41 @@ def test_a_cupy_for_another_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
         compat.require_cupy()
     monkeypatch.setattr(torch.version, "cuda", "12.9")
     assert compat.require_cupy() is cupy
+
+
+class Holder:
+    pass
+
+
+class Tables(dict[str, int]):
+    pass
+
+
+class Requests(set[int]):
+    pass
+
+
+class Side(torch.Stream):
+    pass
+
+
+def stream(kind: type[torch.Stream] = torch.Stream) -> torch.Stream:
+    return kind(stream_id=0, device_index=0, device_type=0)
+
+
+@pytest.mark.parametrize("make", [Holder, Tables, Requests, set, frozenset, deque, torch.nn.Identity, torch.Tensor])
+def test_weak_references_are_cleared(make: Callable[[], object]) -> None:
+    value, ended = make(), list[object]()
+    reference = compat.weak_reference(value, ended.append)
+    assert reference() is value
+    del value
+    assert reference() is None
+    assert ended == [reference]
+
+
+@pytest.mark.parametrize("make", [stream, lambda: stream(Side), torch.Event, np.random.PCG64, list])
+def test_no_weak_references_that_may_outlive_what_they_point_at(make: Callable[[], object]) -> None:
+    """torch 2.11 does not clear those to its CUDA streams and events."""
+    value = make()
+    with pytest.raises(TypeError, match=r"weak references to '[A-Za-z0-9]+' are not known to be cleared"):
+        compat.weak_reference(value)

@@ -4,16 +4,19 @@ version, the required one and the command that fixes it."""
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
 from shadowgraph.common.errors import BackendError, MissingPackageError
 
 OLDEST_TORCH = (2, 10)
+T = TypeVar("T")
 
 
 def torch_version() -> tuple[int, ...]:
@@ -123,3 +126,23 @@ def resolved(backend: str) -> str:
         return "host"
     count: Any = torch.cuda._device_count_nvml()
     return "cuda" if count > 0 or (count < 0 and os.path.exists("/dev/nvidiactl")) else "host"
+
+
+# Types in C whose objects clear their weak references as they end; subclasses written in Python inherit that.
+_SOUND = (set, frozenset, deque, torch.Tensor, torch.UntypedStorage)
+
+
+def weak_reference(value: T, callback: Callable[[weakref.ref[T]], object] | None = None) -> weakref.ref[T]:
+    """A weak reference to an object of the program's, whatever it is.
+
+    Raises
+    ------
+    TypeError
+        For objects that cannot be referenced so, and for those of which it is not known that they clear their weak
+        references as they end. torch's CUDA streams and events do not before torch 2.13 (pytorch #183403): a reference
+        that outlives its stream is written to freed memory when it ends itself, and the process dies.
+    """
+    kind = type(value)
+    if not (any("__weakref__" in each.__dict__ for each in kind.__mro__) or issubclass(kind, _SOUND)):
+        raise TypeError(f"weak references to {kind.__qualname__!r} are not known to be cleared")
+    return weakref.ref(value, callback)

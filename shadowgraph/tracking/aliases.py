@@ -9,6 +9,7 @@ import weakref
 from collections.abc import Container, Iterable
 from dataclasses import dataclass
 
+from shadowgraph.common.compat import weak_reference
 from shadowgraph.common.finalizer_safe_lock import FinalizerSafeLock
 from shadowgraph.common.html_repr import HtmlRepr
 from shadowgraph.model.buffers import Buffer, Ledger, Role, allocation_name, buffer_view
@@ -72,7 +73,7 @@ class NameBook:
         with self._lock.section:
             self._without[name] = without
             try:
-                self._roots[name] = weakref.ref(root)
+                self._roots[name] = weak_reference(root)
             except TypeError:
                 self._roots.pop(name, None)
             return self._walk(name, root)

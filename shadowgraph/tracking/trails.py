@@ -11,7 +11,6 @@ import inspect
 import sys
 import time
 import types
-import weakref
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
@@ -20,6 +19,7 @@ from typing import Any, NamedTuple, cast
 
 import torch
 
+from shadowgraph.common.compat import weak_reference
 from shadowgraph.model.owners import Owner
 from shadowgraph.model.stacks import is_machinery
 from shadowgraph.model.views import TensorView
@@ -168,7 +168,7 @@ def _starts(roots: Iterable[tuple[str, object]], frame: FrameType | None) -> Ite
     seen: set[int] = set()
     for name, value in roots:
         seen.add(id(value))
-        yield _Root(id(value), weakref.ref(value), name, value, "")
+        yield _Root(id(value), weak_reference(value), name, value, "")
     for key, variable, value, now in _variables_of(frame):
         if issubclass(type(value), _NO_ROOTS) or id(value) in seen:
             continue
@@ -177,7 +177,7 @@ def _starts(roots: Iterable[tuple[str, object]], frame: FrameType | None) -> Ite
             yield _Root(key, now, variable, value, variable)
         else:
             try:
-                start = weakref.ref(value)
+                start = weak_reference(value)
             except TypeError:
                 continue
             yield _Root(id(value), start, type(value).__name__ if variable == "self" else variable, value, "")

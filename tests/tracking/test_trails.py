@@ -158,3 +158,13 @@ def test_after_the_time_for_all_first_walks_no_other_object_is_walked() -> None:
     assert len(search.search([("first", first)], None)) == 1
     found = search.search([("first", first), ("second", second)], None)
     assert [trail.path for trail in found] == ["first.x"]
+
+
+def test_streams_among_the_variables_are_not_referenced() -> None:
+    """torch 2.11 leaves weak references to CUDA streams dangling."""
+    side, table = torch.Stream(stream_id=0, device_index=0, device_type=0), torch.zeros(4)
+    search = TrailSearch(lambda view: True)
+    found = search.search((), sys._getframe())
+    assert [trail.path for trail in found if trail.now() is table] == ["table"]
+    assert weakref.getweakrefcount(side) == 0
+    del search

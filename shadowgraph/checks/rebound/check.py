@@ -27,6 +27,7 @@ from shadowgraph.checks.rebound.bindings import Binding, Planned, first_bytes, l
 from shadowgraph.checks.rebound.details import Rebound
 from shadowgraph.checks.rebound.drafts import LARGEST, Stale, draft_of, stale_draft
 from shadowgraph.checks.row_epochs import is_sure, unequal
+from shadowgraph.common.compat import weak_reference
 from shadowgraph.model.buffers import Buffer
 from shadowgraph.model.graphs import Graph
 from shadowgraph.model.phases import Phase
@@ -92,7 +93,7 @@ class ReboundInputs(Check):
         if same or not view.nbytes or not view.contiguous:
             return False
         buffer = track_foreign(self.context.ledger, tensor)
-        known.append(Binding(graph, weakref.ref(owner), type(owner).__name__, attribute, view, buffer, planned))
+        known.append(Binding(graph, weak_reference(owner), type(owner).__name__, attribute, view, buffer, planned))
         self._owned.setdefault(id(owner), {})[graph.serial] = known[-1]
         plan = self._plan_of(owner)
         if plan is not None and attribute in plan.values:
@@ -114,7 +115,7 @@ class ReboundInputs(Check):
     def plan(self, owner: object, planned: Planned) -> None:
         """An object has made a plan for the replays to come."""
         key, plans = id(owner), self._plans
-        self._plans[key] = weakref.ref(owner, lambda _: plans.pop(key, None)), planned
+        self._plans[key] = weak_reference(owner, lambda _: plans.pop(key, None)), planned
 
     def graphs_of(self, owner: object) -> list[Graph]:
         """Live graphs that were captured with memory that an object leads to. Any thread."""
