@@ -8,7 +8,9 @@ import zipfile
 from pathlib import Path
 from types import ModuleType
 
+import fatbins
 import pytest
+from elf_libraries import CUBIN, fat_binary, image, library
 
 TOOL = Path(__file__).resolve().parents[2] / "tools" / "pack_gpu.py"
 
@@ -25,7 +27,7 @@ def load_tool() -> ModuleType:
 pack_gpu = load_tool()
 
 
-def wheel(folder: Path, name: str, members: dict[str, str], asks: tuple[str, ...] = ()) -> Path:
+def wheel(folder: Path, name: str, members: dict[str, str | bytes], asks: tuple[str, ...] = ()) -> Path:
     path = folder / f"{name}-1.0-py3-none-any.whl"
     requirements = "".join(f"Requires-Dist: {line}\n" for line in asks)
     with zipfile.ZipFile(path, "w") as archive:
@@ -45,6 +47,12 @@ def wheel(folder: Path, name: str, members: dict[str, str], asks: tuple[str, ...
         ("sgl_kernel/sm90/common_ops.abi3.so", "sgl_kernel/sm90/common_ops.abi3.so"),
         ("sgl_kernel/sm100/common_ops.abi3.so", None),
         ("sgl_kernel/__init__.py", "sgl_kernel/__init__.py"),
+        ("vllm/_C.abi3.so", "vllm/_C.abi3.so"),
+        ("vllm/vllm_flash_attn/_vllm_fa3_C.abi3.so", "vllm/vllm_flash_attn/_vllm_fa3_C.abi3.so"),
+        ("vllm/vllm_flash_attn/_vllm_fa2_C.abi3.so", None),
+        ("vllm/vllm_flash_attn/__init__.py", "vllm/vllm_flash_attn/__init__.py"),
+        ("vllm/third_party/deep_gemm/__init__.py", None),
+        ("vllm/model_executor/layers/quantization/utils/configs/one.json", None),
         ("thing/native.so", "thing/native.so"),
         ("thing-1.0.data/purelib/thing/a.py", "thing/a.py"),
         ("thing-1.0.data/scripts/thing", None),
@@ -101,3 +109,54 @@ def test_too_large_an_archive_is_a_failure(
     assert "2 files of 1 wheels" in captured.out
     assert "asked for and not packed: numpy (a)" in captured.out
     assert ("larger than" in captured.err) == bool(code)
+
+
+def packed(out: Path) -> dict[str, bytes]:
+    with tarfile.open(out) as archive:
+        return {name: archive.extractfile(name).read() for name in archive.getnames()}  # type: ignore[union-attr]
+
+
+def test_vllm_is_packed_with_code_for_one_card_and_without_grammars(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    here, other = image(CUBIN, 90, b"here"), image(CUBIN, 100, b"other")
+    native, stranger = library(fat_binary(other, here)), library(fat_binary(other, here))
+    asked: list[str] = []
+
+    def download(requirements: list[str], folder: Path) -> list[Path]:
+        asked.extend(requirements)
+        members = {"vllm/_C.abi3.so": native, "vllm/_moe_C.abi3.so": native, "vllm/__init__.py": "x"}
+        return [
+            wheel(folder, "other", {"other/native.so": stranger}),
+            wheel(folder, "vllm", members, ("numba", "tqdm")),
+        ]
+
+    monkeypatch.setattr(pack_gpu, "download", download)
+    for out in ("one.txz", "two.txz"):
+        assert pack_gpu.main([str(tmp_path / out), "--server", "vllm"]) == 0
+    assert (tmp_path / "one.txz").read_bytes() == (tmp_path / "two.txz").read_bytes()
+    assert {"vllm==0.21.0", "openai==2.6.1", "msgspec"} <= set(asked)
+    assert not [name for name in asked if name.startswith(("sglang", "flashinfer", "llguidance", "xgrammar"))]
+    files = packed(tmp_path / "one.txz")
+    assert list(files) == sorted(files)
+    assert files["vllm/_C.abi3.so"] == fatbins.cut(native, 90) != native
+    assert files["other/native.so"] == stranger, "only libraries that are known for it are cut"
+    assert "vllm/_moe_C.abi3.so" not in files
+    captured = capsys.readouterr().out
+    assert "vllm/_C.abi3.so: 1 of 2 images are for sm_90" in captured
+    assert captured.splitlines()[-1].split(":")[1].strip() == "", "vLLM alone asks for whatever a model may need"
+    standing_in: dict[str, object] = {}
+    exec(files["xgrammar/__init__.py"], standing_in)
+    lookup = standing_in["__getattr__"]
+    assert callable(lookup)
+    assert isinstance(lookup("GrammarMatcher"), type)
+    with pytest.raises(AttributeError):
+        lookup("__path__")
+
+
+def test_sglang_is_packed_without_what_is_vllms(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pack_gpu, "download", lambda _, folder: [wheel(folder, "a", {"a.py": "1"})])
+    assert pack_gpu.main([str(tmp_path / "default.txz")]) == 0
+    assert pack_gpu.main([str(tmp_path / "named.txz"), "--server", "sglang"]) == 0
+    assert (tmp_path / "default.txz").read_bytes() == (tmp_path / "named.txz").read_bytes()
+    assert list(packed(tmp_path / "default.txz")) == ["a-1.0.dist-info/METADATA", "a.py"]
