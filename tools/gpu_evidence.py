@@ -37,7 +37,17 @@ Result = TypeVar("Result")
 ROOT = Path(__file__).resolve().parent.parent
 OUTCOMES = ("passed", "skipped", "failure", "error")  # the worst last
 LONGEST_MESSAGE = 4_000
-PACKAGES = ("torch", "triton", "cupy-cuda13x", "cuda-bindings", "numpy", "flashinfer-python", "sglang", "transformers")
+PACKAGES = (
+    "torch",
+    "triton",
+    "cupy-cuda13x",
+    "cuda-bindings",
+    "numpy",
+    "flashinfer-python",
+    "sglang",
+    "transformers",
+    "vllm",
+)
 
 OVERFLOW = """
 import sys, time, torch, triton, triton.language as tl

@@ -14,6 +14,7 @@ import random
 import signal
 import sys
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -97,7 +98,8 @@ def prompts_of(requests: int, longest: int, seed: int) -> list[list[int]]:
 
 def batches_of(prompts: list[list[int]], most: int, seed: int) -> list[list[list[int]]]:
     """Prompts in batches of mixed sizes, the first one full."""
-    rng, batches = random.Random(seed), []
+    rng = random.Random(seed)
+    batches: list[list[list[int]]] = []
     while prompts:
         size = most if not batches else rng.randint(1, most)
         batches.append(prompts[:size])
@@ -118,13 +120,25 @@ def digest(outputs: list[list[int]]) -> str:
     return hashlib.sha256(json.dumps(outputs).encode()).hexdigest()[:16]
 
 
-def play_rounds(engine: Any, options: argparse.Namespace) -> None:
-    """A full batch, the same each time, whenever a line comes in, until no more do."""
-    prompts = prompts_of(options.batch, 32, 5)
+def say(word: str, **data: Any) -> None:
+    """One line of JSON behind a word, at once: a run may be cut short."""
+    print(f"{word} {json.dumps(data)}", flush=True)
+
+
+def play_rounds(answered: Callable[[list[list[int]]], tuple[list[list[int]], float]], batch: int) -> None:
+    """A full batch, the same each time, whenever a line comes in, until no more do.
+
+    Parameters
+    ----------
+    answered
+        Gives the tokens of a batch of prompts, and the seconds that it took.
+    batch
+        How many requests a full one has.
+    """
+    prompts = prompts_of(batch, 32, 5)
     for _ in sys.stdin:
-        answers, seconds = generated(engine, prompts, options.tokens)
-        rate = round(sum(map(len, answers)) / seconds, 1)
-        print("ROUND " + json.dumps({"rate": rate, "outputs": digest(answers)}), flush=True)
+        answers, seconds = answered(prompts)
+        say("ROUND", rate=round(sum(map(len, answers)) / seconds, 1), outputs=digest(answers))
 
 
 def play_until_ended(engine: Any, options: argparse.Namespace) -> None:
@@ -138,7 +152,7 @@ def play_until_ended(engine: Any, options: argparse.Namespace) -> None:
             generated(engine, batch, rng.randint(1, options.tokens))
             served += len(batch)
             if served % 100 < len(batch):
-                print("SERVED " + json.dumps({"requests": served}), flush=True)
+                say("SERVED", requests=served)
     finally:
         engine.shutdown()
 
@@ -156,7 +170,7 @@ def play_quiet(engine: Any, options: argparse.Namespace) -> dict[str, float]:
         for at in range(0, len(part), options.batch):
             generated(engine, part[at : at + options.batch], 8)
         quarters.append(round(time.perf_counter() - began, 2))
-    print("QUIET " + json.dumps({"requests": len(prompts), "quarters_s": quarters}), flush=True)
+    say("QUIET", requests=len(prompts), quarters_s=quarters)
     return {"quiet_s": round(sum(quarters), 2)}
 
 
@@ -216,10 +230,10 @@ def main() -> None:
             signal_scheduler(signal.SIGKILL if options.kill else FAULT)
         outputs += answers
         times.append(seconds)
-        print("PART " + json.dumps({"requests": len(outputs), "outputs": digest(outputs)}), flush=True)
+        say("PART", requests=len(outputs), outputs=digest(outputs))
     if options.told:
-        print("UP " + json.dumps({"seconds": round(up, 1)}), flush=True)
-        play_rounds(engine, options)
+        say("UP", seconds=round(up, 1))
+        play_rounds(lambda prompts: generated(engine, prompts, options.tokens), options.batch)
     said = {
         "sglang": sglang.__version__,
         "up_s": round(up, 1),
@@ -231,7 +245,7 @@ def main() -> None:
         "tokens": sum(map(len, outputs)),
         "outputs": digest(outputs),
     }
-    print("LIVE " + json.dumps(said), flush=True)
+    say("LIVE", **said)
     engine.shutdown()
 
 

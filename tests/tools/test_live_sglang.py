@@ -1,18 +1,19 @@
-"""`tools/live_sglang.py`: its steps, how sglang finds the adapter, and what it keeps of a run. No test needs a GPU."""
+"""`tools/live_sglang.py`: its steps and requests. No test needs a GPU."""
 
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
+import subprocess
 import sys
-from importlib.metadata import Distribution, MetadataPathFinder
 from pathlib import Path
 from types import ModuleType
 
+import live_runs
 import pytest
 
 TOOLS = Path(__file__).resolve().parents[2] / "tools"
-RUN = TOOLS.parent / "notebooks" / "data" / "eagle_h200"
 
 
 def load_tool(name: str) -> ModuleType:
@@ -37,7 +38,7 @@ def test_each_step_is_a_command_that_the_program_takes(plan: str, tmp_path: Path
     assert any(step.wrapped for step in steps)
     assert len({step.name for step in steps}) == len(steps)
     for step in steps:
-        command = live.command_of(step, tmp_path, tmp_path / "run", ["--every", "2"])
+        command = live_runs.command_of(live.SERVER, step, tmp_path, tmp_path / "run", ["--every", "2"])
         assert ("wrap" in command) is step.wrapped
         assert command[-len(step.words) :] == list(step.words)
 
@@ -54,45 +55,6 @@ def test_engines_that_take_turns_differ_in_nothing_else() -> None:
         assert max(map(len, engine.prompts_of(2, 100, 3))) + tokens <= context
 
 
-def test_a_run_that_is_cut_short_says_how_far_it_came() -> None:
-    lines = ['PART {"requests": 2}', "noise", 'PART {"requests": 3}', 'PART {"reque']
-    assert live.latest(lines, "PART ") == {"requests": 3}
-    assert live.latest(lines, "LIVE ") is None
-
-
-def test_sglang_finds_the_adapter_without_an_installation(tmp_path: Path) -> None:
-    live.write_entry_points(tmp_path)
-    context = importlib.metadata.DistributionFinder.Context(name="shadowgraph", path=[str(tmp_path)])
-    (found,) = MetadataPathFinder().find_distributions(context)
-    assert isinstance(found, Distribution)
-    assert [e.value for e in found.entry_points if e.group == "sglang.srt.plugins"] == [
-        "shadowgraph.integrations.sglang.plugin:plugin"
-    ]
-
-
-def test_what_is_kept_of_a_real_run() -> None:
-    kept = live.summary(RUN)
-    (found,) = kept["findings"]
-    assert (found["code"], found["buffer"]["name"]) == ("SG101", "draft.cuda_graph_kv_indices")
-    assert found["bytes"]["last"] - found["bytes"]["first"] + 1 == 5952
-    assert found["culprit"]["line"] == "srt/layers/attention/flashinfer_backend.py:1561"
-    assert kept["notes"] == []
-
-
-def test_a_folder_that_is_no_run_is_said(tmp_path: Path) -> None:
-    assert "shadowgraph: error" in live.summary(tmp_path)["report"]
-
-
-def test_restored_caches_are_no_newer_than_their_notes(tmp_path: Path) -> None:
-    home, folder = tmp_path / "home", tmp_path / "home" / ".cache"
-    folder.mkdir(parents=True)
-    (folder / "made.so").write_text("x")
-    os.utime(folder / "made.so", ns=(1_700_000_000_999_999_999,) * 2)
-    live.save_caches(tmp_path / "caches.txz", home, [folder, home / "missing"])
-    live.restore_caches(tmp_path / "caches.txz", tmp_path / "other")
-    assert (tmp_path / "other/.cache/made.so").stat().st_mtime_ns == 1_700_000_000 * 10**9
-
-
 def test_batches_are_full_first_and_lose_no_prompt() -> None:
     prompts = engine.prompts_of(200, 100, 3)
     batches = engine.batches_of(prompts, 2, 4)
@@ -100,3 +62,41 @@ def test_batches_are_full_first_and_lose_no_prompt() -> None:
     assert {len(batch) for batch in batches} == {1, 2}
     assert [prompt for batch in batches for prompt in batch] == prompts
     assert [len(prompt) for prompt in prompts[:2]] == [100, 100]
+
+
+ENGINE = """
+__version__ = "0.5.12"
+
+class Engine:
+    def __init__(self, **given):
+        print("noise", sorted(given)[:1], flush=True)
+
+    def generate(self, input_ids, sampling_params):
+        return [{"output_ids": [len(each)] * sampling_params["max_new_tokens"]} for each in input_ids]
+
+    def get_server_info(self):
+        return {"max_total_num_tokens": 7}
+
+    def shutdown(self):
+        print("shut down", flush=True)
+"""
+
+
+def test_the_engine_program_says_what_it_served_and_takes_turns(tmp_path: Path) -> None:
+    (tmp_path / "sglang.py").write_text(ENGINE)
+    words = ["--models", str(tmp_path / "models"), "--requests", "5", "--batch", "2", "--tokens", "3", "--told"]
+    done = subprocess.run(
+        [sys.executable, str(TOOLS / "live_engine.py"), *words], input="round\nround\n", capture_output=True, text=True,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)}, timeout=60, check=True,
+    )  # fmt: skip
+    said = [line.split(" ", 1) for line in done.stdout.splitlines() if line.split()[0].isupper()]
+    assert [word for word, _ in said][-4:] == ["UP", "ROUND", "ROUND", "LIVE"]
+    parts = [json.loads(text)["requests"] for word, text in said if word == "PART"]
+    assert (parts[0], parts[-1]) == (2, 5)
+    one, other = (json.loads(text) for word, text in said if word == "ROUND")
+    assert one["outputs"] == other["outputs"]
+    assert one["rate"] > 0
+    live_line = json.loads(said[-1][1])
+    assert (live_line["requests"], live_line["tokens"], live_line["max_total_num_tokens"]) == (5, 15, 7)
+    assert live_line["outputs"] == json.loads([text for word, text in said if word == "PART"][-1])["outputs"]
+    assert done.stdout.endswith("shut down\n")
