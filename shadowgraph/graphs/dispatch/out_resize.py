@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 
+from shadowgraph.graphs.dispatch.rehoming import rehome
 from shadowgraph.graphs.dispatch.tensors import Allocate, Rehomed, is_plain, map_tensors, tensors_in
 
 
@@ -79,7 +80,8 @@ def _growing_refused() -> Iterator[list[RuntimeError]]:
 
 
 def grow(tensor: torch.Tensor, size: torch.Size, allocate: Allocate) -> tuple[torch.Tensor, torch.Tensor] | None:
-    """Before a resize to `size`: give a tensor new memory if its own is too small and `allocate` has some.
+    """Before a resize to `size`: give a tensor, and those that share its memory, new memory if its own is too small and
+    `allocate` has some.
 
     Returns
     -------
@@ -91,7 +93,7 @@ def grow(tensor: torch.Tensor, size: torch.Size, allocate: Allocate) -> tuple[to
     new = allocate(wanted, tensor.dtype, tuple(size)) if wanted > old.nbytes() else None
     if new is None:
         return None
-    tensor.set_(new, tensor.storage_offset(), tensor.size(), tensor.stride())
+    rehome(tensor, old, new)
     if not old.nbytes():
         return None
     target, source = bytes_of(new)[: old.nbytes()], bytes_of(old)
@@ -113,4 +115,7 @@ def _settle(tensor: torch.Tensor, result: torch.Tensor, allocate: Allocate) -> N
     """Point a tensor object at the contents of `result`, in memory from `allocate` if that succeeds."""
     made = Rehomed(result, set(), allocate, result.device.type).fresh[0]
     made = result if made is None else made
+    old, new = tensor.untyped_storage(), made.untyped_storage()
+    if not tensor.storage_offset() and old.nbytes() and old._cdata != new._cdata and old.nbytes() <= new.nbytes():
+        rehome(tensor, old, new)  # the result has all bytes of the old memory
     tensor.set_(made.untyped_storage(), made.storage_offset(), made.size(), made.stride())

@@ -11,6 +11,7 @@ POOLED = "allocations left unguarded in a memory pool that the program had made 
 MADE_FX = "allocations left unguarded while make_fx traced"
 LARGE = "large allocations left unguarded: "  # followed by why
 FENCE = "fences not laid: "  # followed by why
+PARTED = "resized tensors whose memory others share that are no tensors of Python's: these stay where they were"
 TRACED = "calls not seen while torch.jit traced them"
 
 _counts: Counter[str] = Counter()
