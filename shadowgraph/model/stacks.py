@@ -16,10 +16,11 @@ import msgspec
 PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _DEMOS = os.path.join(PACKAGE, "demos") + os.sep
 _DRIVERS = os.path.join(_DEMOS, "sglang") + os.sep
-_MACHINERY = (
-    *("torch", "triton", "numpy", "contextlib.py", "functools.py", "threading.py"),
+_LIBRARIES = (
+    *("torch", "triton", "numpy"),
     *("_pytest", "pytest", "pluggy", "xdist", "execnet"),  # their variables hold a test's arguments, not names
 )
+_STANDARD = ("contextlib.py", "functools.py", "threading.py")
 _CORE = "IPython.core.getipython"
 # Files that inductor generates, in its folder or TORCHINDUCTOR_CACHE_DIR: a hash, in a folder named by its start.
 _COMPILED = re.compile(r"torchinductor_|[/\\]([a-z2-7]{2})[/\\]c\1[a-z2-7]{49}\.py$")
@@ -147,9 +148,17 @@ def _classify(filename: str) -> bool:
     absolute = os.path.abspath(filename)
     if absolute.startswith(PACKAGE + os.sep):
         return is_own(absolute)
+    if any(absolute.startswith(folder) for folder in _folders()):
+        return True
     parts = absolute.split(os.sep)
     library = {"site-packages", "dist-packages"} & set(parts)
     if library:
         after = parts[parts.index(next(iter(library))) + 1 :]
-        return bool(after) and after[0] in _MACHINERY
-    return parts[-1] in _MACHINERY and os.path.dirname(absolute) == os.path.dirname(os.__file__)
+        return bool(after) and after[0] in _LIBRARIES
+    return parts[-1] in _STANDARD and os.path.dirname(absolute) == os.path.dirname(os.__file__)
+
+
+def _folders() -> list[str]:
+    """Where the libraries were imported from: one that is developed may stand anywhere."""
+    files = (getattr(sys.modules.get(name), "__file__", None) for name in _LIBRARIES)
+    return [os.path.dirname(os.path.abspath(file)) + os.sep for file in files if file]

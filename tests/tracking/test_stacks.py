@@ -135,6 +135,19 @@ def test_whose_frames_are_kept(filename: str, kept: bool) -> None:
         assert (frame.line, frame.function) == (2, "place")
 
 
+def test_a_library_that_was_imported_from_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Triton or torch built from source, or packages in a folder of PYTHONPATH."""
+    kernels = types.ModuleType("triton")
+    kernels.__file__ = "/home/me/source/triton/python/triton/__init__.py"
+    monkeypatch.setitem(sys.modules, "triton", kernels)
+    monkeypatch.setattr(stacks_module, "_skip_cache", {})
+    assert stacks_module.is_machinery("/home/me/source/triton/python/triton/runtime/jit.py")
+    assert not stacks_module.is_machinery("/home/me/source/triton/python/tutorials/matmul.py")
+    assert not stacks_module.is_machinery("/home/me/source/triton/python/triton_kernels/routing.py")
+    assert stacks_module.is_machinery(torch.__file__)
+    assert not stacks_module.is_machinery("/home/me/serve.py")
+
+
 def test_the_code_of_a_notebooks_cell(monkeypatch: pytest.MonkeyPatch) -> None:
     """A cell is called by its number, and below it there is nothing of the program's own."""
 
