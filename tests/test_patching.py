@@ -220,3 +220,44 @@ def test_what_the_program_patches_meanwhile_is_its_own(monkeypatch: pytest.Monke
         assert (one.say("x"), one.other()) == ("mine", "other!")
     patches.uninstall()
     assert (one.say("x"), one.other()) == ("base x", "other")
+
+
+@pytest.mark.parametrize("instances_only", [False, True])
+def test_a_later_patch_is_kept_and_what_lies_below_passes_through(instances_only: bool) -> None:
+    patches, one = PatchSet(instances_only=instances_only, keeps_later=True), Child()
+    before = Base.say
+    patches.install([(Base, "say", louder), (Child, "other", louder)])
+    ours = vars(Base)["say"]
+    below = one.say
+
+    def say(self: Base, word: str = "") -> str:
+        return f"mine {below(word)}"
+
+    try:
+        Base.say = say  # type: ignore[method-assign]
+        assert (one.say("x"), one.other()) == ("mine base x!", "other!")
+        patches.uninstall()
+        assert vars(Base)["say"] is say
+        assert (one.say("x"), one.other()) == ("mine base x", "other")
+        assert "other" not in vars(Child)
+        patches.install([(Base, "say", louder)])
+        assert one.say("x") == "mine base x!"  # once, not by the layer below too
+        patches.uninstall()
+        Base.say = ours  # type: ignore[method-assign]  # the program ends its patch after ours
+        assert one.say("x") == "base x"
+    finally:
+        Base.say = before  # type: ignore[method-assign]
+
+
+def test_a_later_patch_over_a_static_method_is_kept() -> None:
+    patches, before = PatchSet(keeps_later=True), vars(Base)["fixed"]
+    patches.install([(Base, "fixed", louder)])
+    below = Base.fixed
+    later = staticmethod(lambda word: f"mine {below(word)}")
+    try:
+        Base.fixed = later  # type: ignore[method-assign, assignment]
+        assert Base().fixed("x") == "mine fixed x!"
+        patches.uninstall()
+        assert (vars(Base)["fixed"], Base().fixed("x")) == (later, "mine fixed x")
+    finally:
+        Base.fixed = before  # type: ignore[method-assign]

@@ -11,6 +11,7 @@ import inspect
 import sys
 import threading
 from collections.abc import Callable, Iterable
+from functools import wraps
 from types import MethodType, ModuleType
 from typing import Any
 
@@ -55,6 +56,21 @@ def _nothing(*_: object, **__: object) -> None:
     """Stands in for a method that a class lacks."""
 
 
+class _Generation:
+    """What one `install` placed, until `uninstall` ends it."""
+
+    ended = False
+
+    def layer(self, replacement: Callable[..., Any], original: Callable[..., Any]) -> Callable[..., Any]:
+        """A function that calls the replacement, and the original after the end."""
+
+        @wraps(original)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            return (original if self.ended else replacement)(*args, **kwargs)
+
+        return call
+
+
 def _put_back(owner: type | ModuleType, name: str, before: Any, own: bool) -> None:
     if own:
         setattr(owner, name, before)
@@ -71,10 +87,16 @@ class PatchSet:
         Names that an owner may lack: `wrap` receives a function that does nothing, and `uninstall` deletes the name.
     instances_only
         Patch methods for instances alone (`InstanceMethod`).
+    keeps_later
+        Leave an attribute that the program has patched since as it is at `uninstall`; a replacement below that patch
+        then only calls the original. Each call of a patched method costs one call more.
     """
 
-    def __init__(self, optional: Iterable[str] = (), instances_only: bool = False) -> None:
-        self._optional, self._instances_only = frozenset(optional), instances_only
+    def __init__(
+        self, optional: Iterable[str] = (), instances_only: bool = False, *, keeps_later: bool = False
+    ) -> None:
+        self._optional, self._instances_only, self._keeps_later = frozenset(optional), instances_only, keeps_later
+        self._generation = _Generation()
         self._lock = fork_safe(threading.RLock())
         self._depth = 0
         self._undo: list[tuple[type | ModuleType, str, Any, bool]] = []
@@ -106,7 +128,7 @@ class PatchSet:
             self._depth += 1
 
     def uninstall(self) -> None:
-        """Undo one `install`; the last one restores every attribute, inherited ones included."""
+        """Undo one `install`; the last one restores every attribute, inherited ones included (see `keeps_later`)."""
         with self._lock:
             if self._depth == 0:
                 return
@@ -133,7 +155,10 @@ class PatchSet:
         raw = inspect.getattr_static(owner, name, *default)
         method = isinstance(raw, staticmethod | classmethod)
         original = raw.__func__ if method else getattr(owner, name, raw)
-        replacement: Any = type(raw)(wrap(original)) if method else wrap(original)
+        wrapped = wrap(original)
+        if self._keeps_later:
+            wrapped = self._generation.layer(wrapped, original)
+        replacement: Any = type(raw)(wrapped) if method else wrapped
         if self._instances_only:
             replacement = InstanceMethod(raw, replacement)
         before = vars(owner).get(name), name in vars(owner)
@@ -143,8 +168,10 @@ class PatchSet:
         self._originals.setdefault((owner, name), original)
 
     def _restore(self) -> None:
-        for undone in reversed(self._undo):
-            _put_back(*undone)
+        for (_, placed), (owner, name, before, own) in reversed(list(zip(self._placed, self._undo, strict=True))):
+            if not self._keeps_later or vars(owner).get(name) is placed:
+                _put_back(owner, name, before, own)
+        self._generation.ended, self._generation = True, _Generation()
         self._undo.clear()
         self._placed.clear()
         self._originals.clear()

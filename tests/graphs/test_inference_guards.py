@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from shadowgraph.graphs.dispatch import inference_guards
 from shadowgraph.graphs.dispatch.observer_mode import ObserverMode
 
 
@@ -84,3 +85,29 @@ def test_modes_of_the_program_stay_seen() -> None:
     assert (mode.seen > 0, other.seen > 0) == (True, True)
     assert torch._C._len_torch_dispatch_stack() == 0
     assert not torch._C._dispatch_tls_is_dispatch_key_included("Python")
+
+
+def test_a_patch_that_the_program_lays_over_it_stays() -> None:
+    guard: Any = torch._C._InferenceMode
+    inference_guards.uninstall()
+    before, ended = guard.__exit__, 0
+    inference_guards.install()
+    below = guard.__exit__
+
+    def leave(guard: Any, *given: Any) -> Any:
+        nonlocal ended
+        ended += 1
+        return below(guard, *given)
+
+    try:
+        guard.__exit__ = leave
+        inference_guards.uninstall()
+        with torch.inference_mode():
+            torch.zeros(2)
+        assert (guard.__exit__, ended) == (leave, 1)
+        test_a_mode_that_leaves_inside("on", "on")
+        assert ended == 3
+    finally:
+        inference_guards.uninstall()
+        guard.__exit__ = before
+    assert torch.from_numpy(np.arange(3)).tolist() == [0, 1, 2]
