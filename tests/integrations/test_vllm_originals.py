@@ -38,6 +38,7 @@ def serving(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Any]]:
         for name, module in made.modules().items():
             monkeypatch.setitem(sys.modules, name, module)
         monkeypatch.setattr(vllm_adapter, "installed", lambda: "0.21.0")
+        monkeypatch.setattr(vllm_adapter, "_off", False)
         monkeypatch.setattr(vllm_adapter, "_attached", None)
         monkeypatch.setattr(notices, "_told", set())
         attached.append(vllm_adapter.attach())

@@ -31,6 +31,7 @@ def attachment(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     for name, module in fakes.modules().items():
         monkeypatch.setitem(sys.modules, name, module)
     monkeypatch.setattr(vllm_adapter, "installed", lambda: "0.21.0")
+    monkeypatch.setattr(vllm_adapter, "_off", False)
     monkeypatch.setattr(vllm_adapter, "_attached", None)
     monkeypatch.setattr(notices, "_told", set())
     made = vllm_adapter.attach()

@@ -11,6 +11,7 @@ import tomllib
 from collections.abc import Iterator
 from importlib.metadata import EntryPoint
 from pathlib import Path
+from threading import Thread
 from types import ModuleType
 from typing import Any
 
@@ -35,6 +36,7 @@ def said(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     monkeypatch.setattr(notices, "_tell", lines.append)
     monkeypatch.setattr(notices, "_told", set())
     monkeypatch.setattr(vllm_adapter, "installed", lambda: "0.21.0")
+    monkeypatch.setattr(vllm_adapter, "_off", False)
     monkeypatch.setattr(vllm_adapter, "_attached", None)
     yield lines
     if vllm_adapter._attached is not None:
@@ -71,6 +73,41 @@ def test_other_versions(version: str | None, said: list[str], monkeypatch: pytes
         "generic tracking goes on"
     ]
     assert dict(vars(cls)) == before
+
+
+@pytest.fixture
+def free(said: list[str], monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Of each notice, whether another thread could take the adapter's lock meanwhile."""
+    seen: list[bool] = []
+
+    def look() -> None:
+        seen.append(vllm_adapter._attaching.acquire(blocking=False))
+        if seen[-1]:
+            vllm_adapter._attaching.release()
+
+    def tell(text: str) -> None:
+        other = Thread(target=look)
+        other.start()
+        other.join()
+
+    monkeypatch.setattr(notices, "_tell", tell)
+    return seen
+
+
+def test_an_unknown_version_is_read_once_and_told_without_the_lock(
+    free: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    versions = iter(["0.20.0"])
+    monkeypatch.setattr(vllm_adapter, "installed", lambda: next(versions))
+    assert attach() is None
+    assert attach() is None
+    assert free == [True]
+
+
+def test_a_missing_method_is_told_without_the_lock(free: list[bool], monkeypatch: pytest.MonkeyPatch) -> None:
+    del provide(monkeypatch)._model_forward
+    assert attach() is not None
+    assert free == [True]
 
 
 def test_a_release_is_three_numbers() -> None:

@@ -1,8 +1,8 @@
 """Patches vLLM's classes, each once the program itself has imported its module.
 
 No module of vLLM is imported for a patch: the set and order of the program's imports stay unchanged. Called by vLLM's
-plugin loader, by import hooks, at the start of a debugger and at captures, in any thread; a lock serialises patching.
-Without a debugger a patched method costs one call more.
+plugin loader, by import hooks, at the start of a debugger and at captures, in any thread; a lock serialises patching,
+and notices are given without it. Without a debugger a patched method costs one call more.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 _WRAP_HOOK = "_shadowgraph_hook"  # the start-up hook of `wrap`, in a process that it runs
 
 _attached: Attachment | None = None
+_off = False  # the installed version is not supported; read once
 _attaching = fork_safe(threading.RLock())  # the import hook and a capture may be in two threads
 
 
@@ -79,18 +80,18 @@ class Attachment:
                 return
             self._awaited.remove(part)
             missing = lacking(part, module)
-            if missing is not None:
-                notices.tell_once(
-                    f"the vllm adapter does without {part.what}: vllm {self._release} has no {missing}; "
-                    "generic tracking goes on"
+            if missing is None:
+                patches = PatchSet()
+                patches.install(
+                    (getattr(module, method.owner), method.name, partial(_around, getattr(self.hooks, method.hook)))
+                    for method in part.methods
                 )
-                return
-            patches = PatchSet()
-            patches.install(
-                (getattr(module, method.owner), method.name, partial(_around, getattr(self.hooks, method.hook)))
-                for method in part.methods
+                self._patches.append(patches)
+        if missing is not None:
+            notices.tell_once(
+                f"the vllm adapter does without {part.what}: vllm {self._release} has no {missing}; "
+                "generic tracking goes on"
             )
-            self._patches.append(patches)
 
     def take_down(self) -> None:
         """Remove all patches; no later import is patched."""
@@ -111,21 +112,24 @@ def attach() -> Attachment | None:
 
     A later call patches what was imported meanwhile, and does nothing once all is patched.
     """
-    global _attached
+    global _attached, _off
+    reason = None
     with _attaching:
-        if _attached is None:
+        if _attached is None and not _off:
             release = installed()
             reason = why_off(release)
-            if reason is not None:
-                notices.tell_once(reason)
-                return None
-            _attached = made = Attachment(release)
-            wrap = sys.modules.get(_WRAP_HOOK)
-            for part in PARTS if wrap is not None else ():
-                wrap.when_imported(part.module, partial(made.arrived, part))  # type: ignore[union-attr]
-    if not _attached.settled:
-        _attached.look()
-    return _attached
+            _off = reason is not None
+            if not _off:
+                _attached = made = Attachment(release)
+                wrap = sys.modules.get(_WRAP_HOOK)
+                for part in PARTS if wrap is not None else ():
+                    wrap.when_imported(part.module, partial(made.arrived, part))  # type: ignore[union-attr]
+        attached = _attached
+    if reason is not None:
+        notices.tell_once(reason)
+    if attached is not None and not attached.settled:
+        attached.look()
+    return attached
 
 
 def _around(hook: Callable[..., Any], original: Callable[..., Any]) -> Callable[..., Any]:
