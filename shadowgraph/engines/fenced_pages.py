@@ -20,27 +20,27 @@ _ALIGNMENT = 16  # bytes: of the widest loads, and of what kernels assume
 
 
 class DevicePages:
-    """Mappings of one device, each with a reserved granule behind it that is never mapped.
+    """Mappings of one device, each with a reserved granule behind it that is never mapped."""
 
-    Parameters
-    ----------
-    anyway
-        Also map under MPS.
-    """
-
-    def __init__(self, device: Device, anyway: bool = False) -> None:
+    def __init__(self, device: Device) -> None:
         self._device, self._cuda = device, require_driver()
         self._location = self._properties()
+        names = self._cuda.CUdevice_attribute
+        managed = "CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED"
         with device.context.current():
-            self.refusal = self._refusal(anyway)
-            self.granule = self._granularity() if self.refusal is None else 1
+            self._supported = bool(self._attribute(getattr(names, managed, None)))
+            self._under_mps = bool(self._attribute(getattr(names, "CU_DEVICE_ATTRIBUTE_MPS_ENABLED", None)))
+            self.granule = self._granularity() if self._supported else 1
+
+    def refusal(self, anyway: bool) -> str | None:
+        if not self._supported:
+            return UNSUPPORTED
+        return UNDER_MPS if self._under_mps and not anyway else None
 
     def alignment(self, itemsize: int) -> int:
         return _ALIGNMENT
 
     def map(self, nbytes: int) -> int:
-        if self.refusal is not None:
-            raise MemoryError(self.refusal)
         with self._device.context.current():
             start = int(self._call("cuMemAddressReserve", nbytes + self.granule, 0, 0, 0))
             try:
@@ -78,14 +78,6 @@ class DevicePages:
     def _granularity(self) -> int:
         smallest = self._cuda.CUmemAllocationGranularity_flags.CU_MEM_ALLOC_GRANULARITY_MINIMUM
         return int(self._call("cuMemGetAllocationGranularity", self._location, smallest))
-
-    def _refusal(self, anyway: bool) -> str | None:
-        names = self._cuda.CUdevice_attribute
-        managed = "CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED"
-        if not self._attribute(getattr(names, managed, None)):
-            return UNSUPPORTED
-        under_mps = self._attribute(getattr(names, "CU_DEVICE_ATTRIBUTE_MPS_ENABLED", None))
-        return UNDER_MPS if under_mps and not anyway else None
 
     def _attribute(self, which: Any) -> int:
         if which is None:

@@ -55,7 +55,7 @@ class HostBackend:
         self.engine: Engine = NumpyEngine(self.allocator.arena.base)
         self.guard_memory = settings.guard_memory if settings.guard_memory is not None else 1 << 30
         if settings.fence is not None:
-            prepare_fences(self.allocator, HostPages, self.guard_memory)
+            prepare_fences(self.allocator, HostPages, self.guard_memory, settings.fence_anyway)
 
     def start(self) -> None:
         triton_host.install()
@@ -116,8 +116,8 @@ class CudaBackend:
                 allocator.arena, settings.near_guard, settings.near_guard, self.guard_memory, allocator.end_segment
             )
         if settings.fence is not None:
-            pages = partial(DevicePages, engine.device, settings.fence_anyway)
-            prepare_fences(allocator, pages, self.guard_memory)
+            pages = partial(DevicePages, engine.device)
+            prepare_fences(allocator, pages, self.guard_memory, settings.fence_anyway)
         prober = Prober(engine.device, engine.probe_function, expandable)
         self.checks = CheckNodes(engine.watches, engine.listed) if settings.checks == "nodes" else None
         lines = CaptureLines(settings.capture_lines == "learnt", observer)
@@ -156,11 +156,15 @@ class CudaBackend:
         return dict(self.native.left_alone + uncompared + pools + unchecked)
 
 
-def prepare_fences(allocator: HostAllocator, pages: Callable[[], Pages], limit: int) -> None:
-    """Let an allocator lay fences, within a limit; its spans stay from one debugger to the next."""
+def prepare_fences(allocator: HostAllocator, pages: Callable[[], Pages], limit: int, anyway: bool) -> None:
+    """Let an allocator lay fences, within a limit, or note why it must not.
+
+    The spans stay from one debugger to the next, mapped; limit and refusal are of the debugger that begins.
+    """
     if allocator.fences is None:
         allocator.fences = FencedSpans(pages(), limit)
-    allocator.fences.limit = limit
+    fences = allocator.fences
+    fences.limit, fences.refusal = limit, fences.pages.refusal(anyway)
 
 
 def _expandable_segments() -> bool:

@@ -42,6 +42,9 @@ class Pages(Protocol):
             With the reason.
         """
 
+    def refusal(self, anyway: bool) -> str | None:
+        """Why no fence may be laid, or None; `anyway` as `Settings.fence_anyway`."""
+
 
 class FencedSpans(SlabArena):
     """Spans that each end at the end of their own mapping.
@@ -57,12 +60,20 @@ class FencedSpans(SlabArena):
         Where their bytes come from.
     mapped
         Bytes of all mappings.
+    refusal
+        Why no span is handed out for now, not even one that is mapped; None where they are.
     """
 
     def __init__(self, pages: Pages, limit: int) -> None:
         super().__init__(self._at_the_end, slab=0)
         self._lock = fork_safe(threading.RLock())
         self.pages, self.limit, self.mapped = pages, limit, 0
+        self.refusal: str | None = None
+
+    def take(self, nbytes: int) -> int:
+        if self.refusal is not None:
+            raise MemoryError(self.refusal)
+        return super().take(nbytes)
 
     def room(self, nbytes: int, itemsize: int) -> int:
         """Bytes of a buffer with those up to the fence: no more than its alignment demands."""
@@ -95,6 +106,9 @@ class HostPages:
 
     def alignment(self, itemsize: int) -> int:
         return itemsize if itemsize > 1 else 16
+
+    def refusal(self, anyway: bool) -> str | None:
+        return None
 
     def map(self, nbytes: int) -> int:
         try:

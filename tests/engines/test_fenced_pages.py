@@ -12,6 +12,8 @@ import pytest
 from shadowgraph.engines import fenced_pages
 from shadowgraph.engines.device import Device
 from shadowgraph.engines.fenced_pages import UNDER_MPS, UNSUPPORTED, DevicePages
+from shadowgraph.monitor.backends import prepare_fences
+from shadowgraph.tracking.allocator import HostAllocator
 from shadowgraph.tracking.fences import FencedSpans
 
 GRANULE = 2 << 20
@@ -103,10 +105,15 @@ class Context:
         yield
 
 
-def pages_of(driver: Driver, monkeypatch: pytest.MonkeyPatch, anyway: bool = False) -> tuple[DevicePages, Any]:
+def pages_of(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> tuple[DevicePages, Any]:
     monkeypatch.setattr(fenced_pages, "require_driver", lambda: driver)
     device = SimpleNamespace(index=3, context=Context(), lasting=[])
-    return DevicePages(cast(Device, device), anyway), device
+    return DevicePages(cast(Device, device)), device
+
+
+def spans_of(allocator: HostAllocator) -> FencedSpans:
+    assert allocator.fences is not None
+    return allocator.fences
 
 
 def test_nothing_is_mapped_behind(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,18 +148,40 @@ def test_what_cannot_be_reserved(monkeypatch: pytest.MonkeyPatch) -> None:
         pages.map(GRANULE)
 
 
-@pytest.mark.parametrize(("driver", "reason"), [(Driver(mps=1), UNDER_MPS), (Driver(supported=0), UNSUPPORTED)])
-def test_what_is_refused(driver: Driver, reason: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("driver", "reason", "forced"), [(Driver(mps=1), UNDER_MPS, None), (Driver(supported=0), UNSUPPORTED, UNSUPPORTED)]
+)
+def test_what_is_refused(driver: Driver, reason: str, forced: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     pages, _ = pages_of(driver, monkeypatch)
+    assert (pages.refusal(anyway=False), pages.refusal(anyway=True)) == (reason, forced)
+    allocator = HostAllocator()
+    prepare_fences(allocator, lambda: pages, 64 << 20, anyway=False)
     with pytest.raises(MemoryError) as caught:
-        FencedSpans(pages, 64 << 20).take(1024)
+        spans_of(allocator).take(1024)
     assert str(caught.value) == reason
     assert not driver.reserved
 
 
-def test_under_mps_anyway(monkeypatch: pytest.MonkeyPatch) -> None:
-    pages, _ = pages_of(Driver(mps=1), monkeypatch, anyway=True)
-    assert pages.map(GRANULE)
+def test_each_debugger_decides_for_itself_whether_fences_are_laid_under_mps(monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = Driver(mps=1)
+    pages, device = pages_of(driver, monkeypatch)
+    allocator = HostAllocator()
+
+    def begin(anyway: bool) -> FencedSpans:
+        prepare_fences(allocator, lambda: pages, 64 << 20, anyway)
+        return spans_of(allocator)
+
+    with pytest.raises(MemoryError):
+        begin(anyway=False).take(1024)
+    spans = begin(anyway=True)
+    address = spans.take(1024)
+    spans.give(address, 1024)
+    spans.settle(lambda: True)
+    with pytest.raises(MemoryError):  # the span is mapped and free, yet lies before a fence
+        begin(anyway=False).take(1024)
+    assert begin(anyway=True).take(1024) == address
+    assert (begin(anyway=True), len(driver.mapped), driver.open) == (spans, 1, set(driver.mapped))
+    assert len(device.lasting) == 1
 
 
 def test_a_driver_that_knows_no_mps(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -161,4 +190,4 @@ def test_a_driver_that_knows_no_mps(monkeypatch: pytest.MonkeyPatch) -> None:
         CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED=102
     )
     pages, _ = pages_of(driver, monkeypatch)
-    assert pages.refusal is None
+    assert pages.refusal(anyway=False) is None
