@@ -70,11 +70,11 @@ def refuse_mps(backend: str, anyway: bool) -> None:
 
 def why_none(facts: RunFacts | None, where: str) -> str | None:
     """Why a run laid no fence, in a line; None where it laid one."""
-    from shadowgraph.graphs.dispatch.stepping_aside import FENCE
+    from shadowgraph.graphs.dispatch.stepping_aside import refusals
 
     if facts is not None and facts.fences:
         return None
-    reasons = [each.removeprefix(FENCE) for each in (facts.stepped_aside if facts else ()) if each.startswith(FENCE)]
+    reasons = refusals(facts.stepped_aside if facts else ())
     return f"no fence was laid: {'; '.join(reasons) or f'nothing was allocated eagerly from {where}'}"
 
 

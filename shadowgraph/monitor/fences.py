@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from shadowgraph.checks.base import Context
 from shadowgraph.common.internal_errors import log
 from shadowgraph.common.words import plural
+from shadowgraph.graphs.dispatch.stepping_aside import refusals
 from shadowgraph.model import recorded_files
 from shadowgraph.model.buffers import Buffer
 from shadowgraph.model.fences import HIT, LAID, Fence
@@ -81,10 +82,18 @@ class Fences:
         """The fences so far, one for each line, type and shape."""
         return tuple(map(self._fence, list(self._kinds.values())))
 
-    def sentence(self) -> str | None:
-        """A report line where a fence was wanted and none was laid."""
+    def sentence(self, stepped_aside: Iterable[str]) -> str | None:
+        """A report line where a fence was wanted and none was laid.
+
+        Parameters
+        ----------
+        stepped_aside
+            Reasons for what was left to the program, those of fences among others.
+        """
         where = self._context.settings.fence
-        return None if where is None or self.count else f"no fence was laid: nothing was allocated from {where}"
+        if where is None or self.count:
+            return None
+        return f"no fence was laid: {'; '.join(refusals(stepped_aside)) or f'nothing was allocated from {where}'}"
 
     def _fence(self, buffer: Buffer) -> Fence:
         file, line = (buffer.stack[0].file, buffer.stack[0].line) if buffer.stack else _NOWHERE

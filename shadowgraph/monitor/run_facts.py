@@ -76,7 +76,7 @@ def facts_of(
         last_launches=work.crash_recorder.launches() if work.lost else (),
         names_unread=names.unread,
         names_cut_short=names.truncated,
-        limits=tuple(filter(None, _limits(work))),
+        limits=tuple(filter(None, _limits(work, stepped_aside))),
         failures=work.failures.all,
         replays=Replays(work.budget.replays, work.budget.checked, work.budget.observed),
         high_water=work.checks[Headroom].rows(),
@@ -85,7 +85,7 @@ def facts_of(
     )
 
 
-def _limits(work: Monitor) -> tuple[str | None, ...]:
+def _limits(work: Monitor, stepped_aside: Mapping[str, int]) -> tuple[str | None, ...]:
     """Report lines on what was not observed, not kept or not counted as a finding."""
     sampling = (
         *(_observation(work), work.novelty.sentence(), steps.sentence()),
@@ -101,7 +101,7 @@ def _limits(work: Monitor) -> tuple[str | None, ...]:
         tried,
         _inferred(work),
         work.book.sentence(),
-        work.fences.sentence(),
+        work.fences.sentence(stepped_aside),
         *recorder.reasons,
     )
 

@@ -15,6 +15,7 @@ from torch import nn
 import shadowgraph as sg
 from shadowgraph import HostGraph, host_graph
 from shadowgraph.common.finalizer_safe_lock import run_deferred
+from shadowgraph.engines.fenced_pages import UNDER_MPS
 from shadowgraph.tracking.fences import NO_ROOM, FencedSpans, HostPages
 
 HERE = f"in:{__name__}:made"
@@ -158,7 +159,9 @@ def test_no_room_is_told_and_a_guard_stands_instead() -> None:
         tensor = made(1 << 20)
         assert buffer_of(debugger, tensor).fence == -1
     assert debugger.facts().stepped_aside == {f"fences not laid: {NO_ROOM}": 1}
-    assert "no fence was laid" in str(debugger.report(quiet=True))
+    report = str(debugger.report(quiet=True))
+    assert f"limit: no fence was laid: {NO_ROOM}" in report
+    assert "nothing was allocated" not in report
 
 
 @pytest.mark.parametrize("guard_eager", ["off", "auto"])
@@ -173,6 +176,16 @@ def test_nothing_allocated_there_is_a_line_of_the_report() -> None:
     with sg.debug(backend="host", fence="in:nowhere:f") as debugger:
         torch.zeros(3)
     assert "limit: no fence was laid: nothing was allocated from in:nowhere:f" in str(debugger.report(quiet=True))
+
+
+def test_a_refusal_is_a_line_of_the_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(HostPages, "refusal", lambda pages, anyway: UNDER_MPS)
+    with sg.debug(backend="host", fence=HERE) as debugger:
+        tensor = made(4)
+        assert buffer_of(debugger, tensor).fence == -1
+    report = str(debugger.report(quiet=True))
+    assert f"limit: no fence was laid: {UNDER_MPS}" in " ".join(report.split())
+    assert "nothing was allocated" not in report
 
 
 def test_a_line_of_a_file() -> None:

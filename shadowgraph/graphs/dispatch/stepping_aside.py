@@ -6,6 +6,7 @@ Incremented in any thread, without a lock; read by the active debugger, which be
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 
 POOLED = "allocations left unguarded in a memory pool that the program had made active"
 MADE_FX = "allocations left unguarded while make_fx traced"
@@ -27,3 +28,8 @@ def begin_count() -> Counter[str]:
     global _counts
     _counts = Counter()
     return _counts
+
+
+def refusals(reasons: Iterable[str]) -> list[str]:
+    """Of the reasons of a count, those for which fences were not laid."""
+    return [reason.removeprefix(FENCE) for reason in reasons if reason.startswith(FENCE)]
