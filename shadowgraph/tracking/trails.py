@@ -34,7 +34,7 @@ from shadowgraph.tracking.names import (
     write_local,
 )
 
-SHARE = 0.1  # of the time since the walk before, for a walk from the same start
+SHARE = 0.1  # of the time since, for a further walk from one start, and for all further walks since the debugger began
 _STARTS, _KEPT = 256, 2_048  # starts that are remembered, and trails from each
 _FRAMES = 8  # innermost functions whose variables are searched
 _OBJECTS, _DEPTH = 1_500, 8  # expanded from each start, and steps from there
@@ -95,10 +95,11 @@ class _Root(NamedTuple):
 
 @dataclass(slots=True)
 class _Walked:
-    """What the latest walk from a start has found, and when the next one is due."""
+    """What the latest walk from a start has found, the seconds that it took, and when the next one is due."""
 
     now: Start
     trails: list[Trail]
+    took: float
     due: float
 
 
@@ -106,7 +107,8 @@ class TrailSearch:
     """Searches trails at each capture, and walks all objects anew only as often as their number allows.
 
     A walk takes milliseconds, more than some captures. So from each start there is a walk at the first search, and
-    another one once it takes no more than `SHARE` of the time since. Until then its trails are followed again.
+    another one once it takes no more than `SHARE` of the time since, and all such walks together no more than `SHARE`
+    of the time since the search was made. Until then its trails are followed again.
 
     Parameters
     ----------
@@ -119,32 +121,46 @@ class TrailSearch:
     def __init__(self, wanted: Callable[[TensorView], bool], seconds: tuple[float, float] = (0.2, 2.0)) -> None:
         self._wanted = wanted
         self._once, self._left = seconds
+        self._began, self._renewing = time.monotonic(), 0.0  # the seconds that walks took that were not the first
         self._walked: dict[object, _Walked] = {}
 
     def search(self, roots: Iterable[tuple[str, object]], frame: FrameType | None) -> list[Trail]:
         """Trails from named objects, and from the variables of a running function and its callers; from each start one
         to each place."""
-        began = time.monotonic()
-        deadline = began + self._once
-        found: list[Trail] = []
-        for start in _starts(roots, frame):
+        deadline = time.monotonic() + self._once
+        found: dict[object, list[Trail]] = {}
+        starts = list(_starts(roots, frame))
+        for start in sorted(starts, key=self._due):
             known = self._walked.pop(start.key, None)
             if known is not None and not start.variable and known.now() is not start.value:
                 known = None  # another object with the id of one that is gone
             now = time.monotonic()
-            if now < deadline and (self._left > 0 if known is None else now >= known.due):
+            if now < deadline and (self._left > 0 if known is None else self._may_renew(known, now)):
                 trails = self._walk(start)
                 ended = time.monotonic()
-                self._left -= ended - now if known is None else 0
-                known = _Walked(start.now, trails[:_KEPT], ended + (ended - now) / SHARE)
-                found += trails
+                took = ended - now
+                if known is None:
+                    self._left -= took
+                else:
+                    self._renewing += took
+                known = _Walked(start.now, trails[:_KEPT], took, ended + took / SHARE)
+                found[start.key] = trails
             elif known is not None:
-                found += self._again(known.trails)
+                found[start.key] = list(self._again(known.trails))
             if known is not None:
                 self._walked[start.key] = known  # the latest last
         for key in list(self._walked)[:-_STARTS]:
             del self._walked[key]
-        return found
+        return [trail for start in starts for trail in found.get(start.key, ())]
+
+    def _due(self, start: _Root) -> float:
+        """When a walk from a start is due; new starts come first."""
+        known = self._walked.get(start.key)
+        return known.due if known is not None else 0.0
+
+    def _may_renew(self, known: _Walked, now: float) -> bool:
+        """Whether there is time for another walk, taken to last as long as the one before."""
+        return now >= known.due and self._renewing + known.took <= SHARE * (now - self._began)
 
     def _walk(self, start: _Root) -> list[Trail]:
         trails: list[Trail] = []

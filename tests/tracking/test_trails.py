@@ -168,3 +168,30 @@ def test_streams_among_the_variables_are_not_referenced() -> None:
     assert [trail.path for trail in found if trail.now() is table] == ["table"]
     assert weakref.getweakrefcount(side) == 0
     del search
+
+
+def test_all_further_walks_together_take_a_share_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, walked = 100.0, list[str]()
+    walk = TrailSearch._walk
+
+    def timed(search: TrailSearch, start: Any) -> list[Trail]:
+        nonlocal clock
+        clock += 0.01
+        walked.append(start.name)
+        return walk(search, start)
+
+    monkeypatch.setattr("shadowgraph.tracking.trails.time.monotonic", lambda: clock)
+    monkeypatch.setattr(TrailSearch, "_walk", timed)
+    search = TrailSearch(lambda view: True, seconds=(10, 10))
+    roots = {f"root{i}": Holder(x=torch.zeros(3)) for i in range(20)}
+    names = [f"{name}.x" for name in roots]
+    began = clock
+    assert [trail.path for trail in search.search(roots.items(), None)] == names
+    assert walked == [*roots]
+    walked.clear()
+    for _ in range(20):
+        clock += 0.11  # each start alone is due again
+        before = len(walked)
+        assert [trail.path for trail in search.search(roots.items(), None)] == names
+        assert before < len(walked) <= SHARE * (clock - began) / 0.01
+    assert set(walked) == set(roots), "each has its turn"
