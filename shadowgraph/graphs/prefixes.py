@@ -32,14 +32,11 @@ class Runner(Protocol):
     ----------
     order
         Indices of the nodes in the order in which they run.
-    shortest
-        Nodes that must always run.
     how
         As in `Search`.
     """
 
     order: Sequence[int]
-    shortest: int
     how: str
 
     def run(self, count: int) -> list[Changed | None]:
@@ -50,7 +47,7 @@ class Runner(Protocol):
 class _Bounds:
     """For one target: the longest run known to leave it unchanged, the shortest run known to change it."""
 
-    low: int
+    low: int = 0
     high: int | None = None
     shown: Changed | None = None
 
@@ -86,7 +83,7 @@ class _Runs:
 def _hit(runner: Runner, part: int, bounds: _Bounds) -> Hit | None:
     """The hit of the one node between the bounds of a target, if there is one."""
     high, shown = bounds.high, bounds.shown
-    if high is None or shown is None or high - bounds.low != 1 or high <= runner.shortest:
+    if high is None or shown is None or high - bounds.low != 1:
         return None
     return Hit(runner.order[high - 1], part, shown.first, shown.last, shown.count)
 
@@ -108,11 +105,9 @@ def search(runner: Runner, targets: Sequence[int]) -> tuple[tuple[Hit, ...], Sea
         The hits, in order of nodes; how they were found; how many targets changed without a node found.
     """
     total = len(runner.order)
-    runs = _Runs(runner, [_Bounds(runner.shortest) for _ in targets])
+    runs = _Runs(runner, [_Bounds() for _ in targets])
     runs.run(total)
-    if runner.shortest and any(bounds.high is not None for bounds in runs.bounds):
-        runs.run(runner.shortest)  # changes by these nodes cannot be told apart
-    runs.bisect(most=2 + math.ceil(math.log2(max(2, total))) + _EXTRA)
+    runs.bisect(most=1 + math.ceil(math.log2(max(2, total))) + _EXTRA)
     found = (_hit(runner, part, bounds) for part, bounds in zip(targets, runs.bounds, strict=True))
     hits = [hit for hit in found if hit is not None]
     left = sum(bounds.high is not None for bounds in runs.bounds) - len(hits)

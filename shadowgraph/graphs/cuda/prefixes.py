@@ -144,8 +144,6 @@ def _difference(start: int, before: np.ndarray[Any, Any], now: np.ndarray[Any, A
 class _Prefixes(ABC):
     """A graph whose first nodes can be run."""
 
-    shortest = 0
-
     def __init__(self, calls: Driver, stream: Callable[[], int], state: State) -> None:
         self._calls, self._stream, self._state = calls, stream, state
 

@@ -57,7 +57,6 @@ class HostPrefixes:
         As `HostReruns`.
     """
 
-    shortest = 0
     how = HostReruns.how
 
     def __init__(self, steps: Sequence[Step], targets: Sequence[ByteRange], state: Sequence[ByteRange]) -> None:
