@@ -1,4 +1,7 @@
-"""Put what `shadowgraph explain` says into docs/findings.md, what the verbs print into verbs.md and report.md."""
+"""Put what `shadowgraph explain` says into docs/findings.md, what the verbs print into verbs.md and report.md.
+
+A page stays as it is where what is printed differs by addresses, process numbers and times alone.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,9 @@ from pathlib import Path
 
 os.environ.setdefault("TRITON_INTERPRET", "1")  # before the first import of Triton
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
+sys.path[:0] = [str(ROOT), str(ROOT / "tools")]
+from varying import settled  # noqa: E402
+
 FINDINGS, VERBS, REPORT = (ROOT / "docs" / f"{name}.md" for name in ("findings", "verbs", "report"))
 _WIDTH = 120
 
@@ -75,13 +80,18 @@ def with_words(page: str, dump: Path) -> str:
     return re.sub(r"(<!-- printed: (\w+) -->)\n```text\n.*?```", again, page, flags=re.DOTALL)
 
 
+def store(path: Path, made: str) -> None:
+    """Write a page, unless the stored one says the same."""
+    if settled(made) != settled(path.read_text("utf-8")):
+        path.write_text(made, "utf-8")
+
+
 def main() -> int:
-    FINDINGS.write_text(with_explanations(FINDINGS.read_text("utf-8")), "utf-8")
-    sys.path.insert(0, str(ROOT / "tools"))
+    store(FINDINGS, with_explanations(FINDINGS.read_text("utf-8")))
     with tempfile.TemporaryDirectory() as folder:
-        for page in (VERBS, REPORT):
-            page.write_text(with_outputs(page.read_text("utf-8"), Path(folder)), "utf-8")
-        REPORT.write_text(with_words(REPORT.read_text("utf-8"), Path(folder) / "buggy.dump"), "utf-8")
+        store(VERBS, with_outputs(VERBS.read_text("utf-8"), Path(folder)))
+        report = with_outputs(REPORT.read_text("utf-8"), Path(folder))
+        store(REPORT, with_words(report, Path(folder) / "buggy.dump"))
     return 0
 
 

@@ -19,6 +19,9 @@ from jupyter_client.kernelspec import KernelSpec
 from jupyter_client.manager import AsyncKernelManager
 
 ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tools"))
+from varying import settled  # noqa: E402
+
 HOME = ROOT / "notebooks"
 JUPYTER = HOME / "jupyter.ipynb"
 CRASHED = HOME / "crashed_server.ipynb"
@@ -26,8 +29,6 @@ DATA = HOME / "data"
 SEEDS = ("kv_indptr", "kv_indices", "page_table", "padding", "aiter")
 MACHINE_PATH = re.compile(r"(?<![\w.])/(home|root|tmp|usr|opt|mnt|work|var|Users)\b|\b[A-Za-z]:\\")
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
-_ADDRESS = re.compile(r"0x[0-9a-f]{6,}")
-_TIME = re.compile(r"\b\d+(\.\d+)? ?(ms|us|s)\b|\d\d:\d\d:\d\d")
 
 
 class InterpreterKernel(AsyncKernelManager):
@@ -89,8 +90,8 @@ def pictures(cell: Any) -> list[str]:
 
 
 def comparable(cell: Any) -> str:
-    """What a cell printed, without what changes from run to run: addresses and times."""
-    return _TIME.sub("TIME", _ADDRESS.sub("ADDRESS", printed(cell)))
+    """What a cell printed, without what changes from run to run."""
+    return settled(printed(cell))
 
 
 def same(one: Any, other: Any) -> bool:
