@@ -77,10 +77,14 @@ print('control done')
 
 
 def source(root: Path = ROOT) -> str:
-    """A short hash of the package's source, by which one sees whether a result is of the code at hand."""
+    """A short hash of the package's source, by which one sees whether a result is of the code at hand: of every file
+    but explanations and what a run leaves behind."""
     digest = hashlib.sha256()
-    for path in sorted([*(root / "shadowgraph").rglob("*.py"), *(root / "shadowgraph").rglob("*.cu")]):
-        digest.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
+    for path in sorted((root / "shadowgraph").rglob("*")):
+        name = path.relative_to(root)
+        left_behind = any(part == "__pycache__" or part.startswith(".") for part in name.parts)
+        if path.is_file() and not left_behind and path.suffix != ".md":
+            digest.update(name.as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
     return digest.hexdigest()[:12]
 
 

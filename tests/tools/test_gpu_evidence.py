@@ -131,3 +131,27 @@ def test_runs_of_other_source_do_not_count(tmp_path: Path, out: Path, monkeypatc
 def test_what_never_wrote_results_is_not_kept(tmp_path: Path, out: Path) -> None:
     assert tool.tests(out, [str(tmp_path / "missing.py")], 1, 100) != 0
     assert not (out / "gpu_tests.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "counts"),
+    [
+        ("a.py", True),
+        ("engines/kernels.cu", True),
+        ("graphs/observer/rows.cpp", True),
+        ("graphs/observer/rows.h", True),
+        ("render/page.html", True),
+        ("checks/explanation.md", False),
+        ("checks/__pycache__/a.cpython-311.pyc", False),
+        (".ruff_cache/a.py", False),
+    ],
+)
+def test_the_source_is_all_that_runs(name: str, counts: bool, tmp_path: Path) -> None:
+    path = tmp_path / "shadowgraph" / name
+    path.parent.mkdir(parents=True)
+    none = tool.source(tmp_path)
+    path.write_text("one")
+    one = tool.source(tmp_path)
+    path.write_text("other")
+    other = tool.source(tmp_path)
+    assert len({none, one, other}) == (3 if counts else 1)
