@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable
 
 import pytest
@@ -264,21 +265,30 @@ def test_a_result_that_is_partly_written_and_read_at_the_end() -> None:
     assert (found.detail.output.name, found.detail.first, found.detail.last) == ('runner["sums"]', 4, 7)
 
 
-def test_a_count_that_is_as_large_as_a_fill() -> None:
-    """Integers that a node writes are as the fills are: they are no bytes that nothing has written."""
+@pytest.mark.parametrize("left", [0, 1])
+def test_a_count_that_is_as_large_as_a_fill(left: int) -> None:
+    """Integers that a node writes are as the fills are: they are no bytes that nothing has written.
+
+    So may be what an earlier tensor left in the memory of `picked`. A replay carries it on to `flags`, which are zeroed
+    before the next one: where they had a fill's value already, they would not change with it.
+    """
     with watching() as debugger:
         lengths, flags = guarded(debugger, 4), guarded(debugger, 4)
         lengths[:2].fill_(1)
 
         def body() -> torch.Tensor:
             picked = torch.empty(4, dtype=torch.int32)
+            ctypes.memset(picked.data_ptr(), 0, picked.nbytes)
+            ctypes.c_int32.from_address(picked.data_ptr() + 8).value = left
             copy_some[(4,)](picked, lengths)
             copy_some[(4,)](flags, picked)
             return flags.sum()
 
         graph, total = capture(body)
         debugger.name("m", {"flags": flags})
-        step(graph, total.item, 3)
+        for _ in range(3):
+            flags.zero_()
+            step(graph, total.item, 1)
         found = only(debugger.findings)
     assert (found.bytes.first, found.bytes.last, found.detail.computed) == (8, 15, True)
     assert (found.culprit.name, found.culprit.node) == ("copy_some", 1)
