@@ -11,7 +11,7 @@ import shadowgraph as sg
 
 pytest.importorskip("triton")
 
-from table_kernels import BLOCK, fill_behind
+from support.table_kernels import BLOCK, fill_behind
 
 
 @pytest.mark.parametrize("over", [1, 0])

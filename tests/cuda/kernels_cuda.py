@@ -86,11 +86,3 @@ def store_keys(keys, slots, cache, DIM: tl.constexpr, MARKED: tl.constexpr):
     tl.store(cache + slot * DIM + lane, tl.load(keys + token * DIM + lane), mask=(lane < DIM) & (slot >= 0))
     if MARKED:
         tl.store(slots + token, -1)
-
-
-@triton.jit
-def fill_behind(addresses, count, BLOCK: tl.constexpr):
-    """Number the first elements of the buffer whose address is a word of the table."""
-    out = tl.load(addresses + tl.program_id(0)).to(tl.pointer_type(tl.int32))
-    at = tl.arange(0, BLOCK)
-    tl.store(out + at, at, mask=at < count)

@@ -12,12 +12,12 @@ from helpers_cuda import capture, guarded, only, warm_kernels
 import shadowgraph as sg
 
 pytestmark = pytest.mark.gpu
-BLOCK = 16
 
 
 @pytest.fixture
 def fill_behind() -> Callable[..., None]:
-    from kernels_cuda import fill_behind as kernel
+    from support.table_kernels import BLOCK
+    from support.table_kernels import fill_behind as kernel
 
     warm_kernels()
     spare = torch.zeros(64, dtype=torch.int32, device="cuda")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import triton
 import triton.language as tl
 
@@ -11,7 +9,7 @@ BLOCK = 16
 
 
 @triton.jit
-def fill_behind(addresses: Any, count: Any, BLOCK: tl.constexpr) -> None:
+def fill_behind(addresses, count, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
     """Number the first elements of the buffer whose address is a word of the table."""
     out = tl.load(addresses + tl.program_id(0)).to(tl.pointer_type(tl.int32))
     at = tl.arange(0, BLOCK)
