@@ -6,6 +6,7 @@ import threading
 import pytest
 
 from shadowgraph.common.errors import FindingsError, UsageError
+from shadowgraph.common.exception_text import first_line, summary
 from shadowgraph.common.internal_errors import InternalErrorLog, error_barrier, internal_errors
 
 
@@ -33,6 +34,19 @@ def test_faults_are_counted_by_place_and_kind() -> None:
     assert log.total == 5
     log.clear()
     assert (log.counts, log.total) == ({}, 0)
+
+
+@pytest.mark.parametrize(
+    ("error", "line", "whole"),
+    [
+        (ValueError("one\ntwo"), "one", "ValueError: one"),
+        (ValueError(), "", "ValueError: "),
+        (KeyError("k" * 300), f"'{'k' * 199}", f"KeyError: '{'k' * 300}'"),
+        (Unprintable(), "(cannot be printed)", "Unprintable: (cannot be printed)"),
+    ],
+)
+def test_an_exception_is_told_in_one_line(error: Exception, line: str, whole: str) -> None:
+    assert (first_line(error), summary(error)) == (line, whole)
 
 
 def test_counts_are_a_copy() -> None:

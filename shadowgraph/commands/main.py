@@ -15,6 +15,7 @@ from importlib import import_module
 from types import ModuleType
 
 from shadowgraph.common.errors import MissingFileError, ShadowgraphError, UsageError
+from shadowgraph.common.exception_text import summary
 
 # Each verb is a module, imported only when it is used: `wrap` must start fast.
 _COMMANDS = (
@@ -116,7 +117,7 @@ def _complain(error: BaseException) -> int:
     elif os.environ.get("SHADOWGRAPH_TRACEBACK"):
         raise error
     else:
-        first = f"{type(error).__name__}: {error}".split("\n", 1)[0]
+        first = summary(error)
         text, code = f"internal error: {first} (SHADOWGRAPH_TRACEBACK=1 shows the trace)", _INTERNAL
     print(f"shadowgraph: {text}", file=sys.stderr)
     if isinstance(error, OSError):

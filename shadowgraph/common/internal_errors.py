@@ -13,6 +13,7 @@ from functools import partial
 from types import TracebackType
 
 from shadowgraph.common.errors import ShadowgraphError
+from shadowgraph.common.exception_text import summary
 from shadowgraph.common.fork_safety import fork_safe
 from shadowgraph.common.outbox import outbox
 
@@ -70,7 +71,7 @@ class InternalErrorLog:
         """The key that an internal error is counted under, and whether it is the first of its kind."""
         if self.theirs is not None and self.theirs(error):
             return "", False
-        key = f"{where}: {type(error).__name__}: {_said(error)}".split("\n", 1)[0]
+        key = f"{where}: {summary(error)}"
         with self._lock:
             self._counts[key] += 1
             return key, self._counts[key] == 1
@@ -88,13 +89,6 @@ class InternalErrorLog:
     def clear(self) -> None:
         with self._lock:
             self._counts.clear()
-
-
-def _said(error: BaseException) -> str:
-    try:
-        return str(error)
-    except Exception:  # the program's own exception class failed
-        return "(cannot be printed)"
 
 
 internal_errors = InternalErrorLog()

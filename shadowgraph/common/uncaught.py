@@ -36,11 +36,3 @@ def _ended_by(trace: TracebackType | None) -> bool:
         return False
     last, code = trace.tb_frame.f_lasti, trace.tb_frame.f_code.co_code
     return last == trace.tb_lasti or code[last] == _RERAISE or tuple(code[last : last + 2]) == (_RAISE, 0)
-
-
-def first_line(error: BaseException) -> str:
-    """The first line of an exception's message."""
-    try:
-        return str(error).split("\n", 1)[0][:200]
-    except Exception:  # raised by the program's own exception class
-        return "(cannot be printed)"

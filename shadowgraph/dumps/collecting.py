@@ -19,6 +19,7 @@ from importlib.metadata import PackageNotFoundError, version
 from msgspec.structs import replace
 
 from shadowgraph.checks.stale_rows.check import StaleRows
+from shadowgraph.common.exception_text import summary
 from shadowgraph.common.internal_errors import internal_errors
 from shadowgraph.common.settings import Settings
 from shadowgraph.dumps.planning import Piece, Plan, plan_of
@@ -128,7 +129,7 @@ def _with_nodes(now: GraphRecord, graph: Graph) -> GraphRecord:
     try:
         device = graph.read_nodes
     except Exception as error:
-        unread = first_line(error)
+        unread = summary(error)
         internal_errors.note("dump", error)
     return replace(now, device=device and _shallow(device, DEPTH), unread=unread or graph.unread)
 
@@ -183,7 +184,7 @@ def _read_singly(work: Monitor, pieces: list[Piece]) -> tuple[list[Bytes], list[
                 row = 0
                 continue
             except Exception as error:
-                row, reason = row + 1, first_line(error)
+                row, reason = row + 1, summary(error)
                 lost = error if is_device_loss(error) else None
         failed.append(_unread(work, piece, reason))
     if lost is not None and (row == _GIVE_UP or not read):
@@ -231,11 +232,6 @@ def _facts(work: Monitor, facts: Callable[[], RunFacts]) -> RunFacts:
 def _unread(work: Monitor, piece: Piece, reason: str) -> UnreadRow:
     where, name = piece.where, work.context.names.name_of(piece.buffer)[0]
     return UnreadRow(where.start, where.nbytes, piece.buffer.serial, piece.why, reason, name)
-
-
-def first_line(error: BaseException) -> str:
-    """An exception's type and message in one line."""
-    return f"{type(error).__name__}: {error}".split("\n", 1)[0]
 
 
 def _argv() -> tuple[str, ...]:

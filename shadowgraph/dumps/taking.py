@@ -15,9 +15,10 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 from shadowgraph.common.errors import ShadowgraphError, UsageError
+from shadowgraph.common.exception_text import summary
 from shadowgraph.common.internal_errors import internal_errors
 from shadowgraph.common.options import SMALLEST_DUMP
-from shadowgraph.dumps.collecting import Collected, collect, first_line
+from shadowgraph.dumps.collecting import Collected, collect
 from shadowgraph.dumps.writer import destination, write_dump
 from shadowgraph.model.run_facts import RunFacts
 from shadowgraph.monitor.monitor import Monitor
@@ -70,7 +71,7 @@ def take_dump(
         raise
     except Exception as error:
         internal_errors.note("dump", error)
-        raise ShadowgraphError(f"the dump could not be made: {first_line(error)}") from error
+        raise ShadowgraphError(f"the dump could not be made: {summary(error)}") from error
 
 
 def finish() -> bool:

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
+from shadowgraph.common.exception_text import summary
 from shadowgraph.common.fork_safety import fork_safe
 from shadowgraph.common.html_repr import HtmlRepr
 from shadowgraph.common.internal_errors import internal_errors
@@ -165,7 +166,7 @@ class Graph(HtmlRepr):
                         self._device = self._build_device()
                     except Exception as error:  # the caller evaluates evidence, and can do without the nodes
                         internal_errors.note("reading of a graph", error)
-                        self.unread = f"{type(error).__name__}: {error}".split("\n", 1)[0]
+                        self.unread = summary(error)
                     finally:  # other callers wait meanwhile; a failed read is not repeated
                         self._build_device = None
         return self._device

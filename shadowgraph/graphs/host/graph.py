@@ -22,6 +22,7 @@ import msgspec
 import torch
 
 from shadowgraph.common.errors import BackendError, CaptureError, FreedInputError
+from shadowgraph.common.exception_text import summary
 from shadowgraph.common.finalizer_safe_lock import defer, run_deferred
 from shadowgraph.graphs.dispatch import eager, host_reads
 from shadowgraph.graphs.events import events, listeners
@@ -244,7 +245,7 @@ class HostGraph:
             ):
                 refused = conducted(self._steps, experiment)
         except Exception as error:  # a node that raises may raise in the replay, too
-            refused = f"{type(error).__name__}: {error}".split("\n", 1)[0]
+            refused = summary(error)
         experiment.ended(refused)
 
     def _run_steps(self, watched: bool, probe: Probe | None) -> None:

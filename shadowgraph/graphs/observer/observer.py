@@ -18,6 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
+from shadowgraph.common.exception_text import summary
 from shadowgraph.common.fork_safety import fork_safe
 from shadowgraph.common.internal_errors import error_barrier_all
 from shadowgraph.graphs.observer import building
@@ -193,7 +194,7 @@ class OperatorObserver:
         except BuildError as error:
             reason = str(error)
         except Exception as error:  # no caller is left; the report tells
-            reason = f"{type(error).__name__}: {error}".split("\n", 1)[0]
+            reason = summary(error)
         with self._lock:
             self.reason = reason
             if library is not None:

@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shadowgraph.common import fork_safety
-from shadowgraph.common.uncaught import first_line, is_crash, uncaught
+from shadowgraph.common.exception_text import first_line
+from shadowgraph.common.uncaught import is_crash, uncaught
 from shadowgraph.model import recorded_files
 from shadowgraph.model.recorded_files import Place, new_token
 from shadowgraph.wrap.folder.findings_log import FORMAT, FindingsLog, command_line, rank, say, tell_rank

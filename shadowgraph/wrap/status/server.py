@@ -19,6 +19,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import parse_qs
 
+from shadowgraph.common.exception_text import summary
+
 if TYPE_CHECKING:
     from shadowgraph.wrap.status.pages import Pages
 
@@ -216,7 +218,7 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             kind, content = make()
         except Exception as error:  # for example after the folder was moved: the next request may succeed
-            reason = f"{type(error).__name__}: {error}".split("\n", 1)[0][:300]
+            reason = summary(error)[:300]
             self._answer(HTTPStatus.SERVICE_UNAVAILABLE, f"the run cannot be read: {reason}\n")
         else:
             self._send(HTTPStatus.OK, kind, content)
