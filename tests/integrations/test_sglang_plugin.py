@@ -31,6 +31,7 @@ pytestmark = [
 ]
 ROOT = Path(__file__).resolve().parents[2]
 ENTRY = "shadowgraph.integrations.sglang.plugin"
+WATCHED = "shadowgraph.integrations.watched"
 
 
 def run(program: str, *path: str, **more: str) -> str:
@@ -60,7 +61,7 @@ def test_without_a_run_it_is_inert() -> None:
         print({OURS}, "torch" in sys.modules)
     """)
     parents = ["shadowgraph.integrations", "shadowgraph.integrations.sglang"]
-    assert said.split("\n")[0] == f"{[*FACADE, *parents, ENTRY]} False"
+    assert said.split("\n")[0] == f"{[*FACADE, *parents, ENTRY, WATCHED]} False"
 
 
 @pytest.mark.slow
@@ -79,7 +80,7 @@ def test_sglang_loads_it_and_nothing_comes_of_it_without_a_run(installed: Path) 
         str(installed),
     )
     parents = ["shadowgraph.integrations", "shadowgraph.integrations.sglang"]
-    assert said.split("\n")[-2] == f"{[*parents, ENTRY]} {{}} set()"
+    assert said.split("\n")[-2] == f"{[*parents, ENTRY, WATCHED]} {{}} set()"
 
 
 @pytest.fixture

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from shadowgraph.common.errors import UsageError
+from shadowgraph.common.internal_errors import internal_errors
 from shadowgraph.demos.sglang.host import SGLANG_VERSION
 from shadowgraph.integrations import notices
 from shadowgraph.integrations.sglang import adapter as sglang_adapter
@@ -34,6 +36,18 @@ def test_the_package_has_the_entry_point() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert project["entry-points"][GROUP] == {NAME: OURS.value}
     assert OURS.load() is sglang_plugin.plugin
+
+
+def test_an_error_of_the_adapter_does_not_reach_sglang(monkeypatch: pytest.MonkeyPatch) -> None:
+    def attach() -> None:
+        raise UsageError("no adapter")
+
+    monkeypatch.setenv("SHADOWGRAPH_WRAP", "a run")
+    monkeypatch.setattr(sglang_adapter, "attach", attach)
+    before = internal_errors.total
+    sglang_plugin.plugin()
+    assert internal_errors.total == before + 1
+    internal_errors.clear()
 
 
 def test_ranges_are_in_order_and_leave_no_gap() -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
-from importlib.metadata import PackageNotFoundError, version
+
+from shadowgraph.integrations import releases
+from shadowgraph.integrations.releases import written
 
 PACKAGE = "flashinfer"
 Version = tuple[int, int]
@@ -92,12 +94,7 @@ WRAPPERS = (
 
 def installed() -> str | None:
     """Version of the installed flashinfer, or None when it is not installed. Imports nothing."""
-    for name in ("flashinfer-python", "flashinfer"):
-        try:
-            return version(name)
-        except PackageNotFoundError:
-            continue
-    return None
+    return releases.installed("flashinfer-python", "flashinfer")
 
 
 def parsed(text: str | None) -> Version | None:
@@ -118,8 +115,7 @@ def why_off(text: str | None) -> str | None:
     """Why the adapter does not attach to a version, as one line, or None when it does."""
     if known(text):
         return None
-    first, last = (".".join(map(str, end)) for end in (FIRST, LAST))
     return (
-        f"the flashinfer adapter is off: it knows versions {first} to {last}, and this is "
+        f"the flashinfer adapter is off: it knows versions {written(FIRST)} to {written(LAST)}, and this is "
         f"{text or 'of no version'}; generic tracking goes on"
     )

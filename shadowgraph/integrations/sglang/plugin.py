@@ -1,22 +1,21 @@
 """Entry point of the shadowgraph plugin that sglang 0.5.11 and later calls in every process, wrapped or not.
 
-No other module of this package is imported unless a debugger is in use: under `shadowgraph wrap`, or in a program that
-has started a debugger itself.
+Of shadowgraph, only `watched` is imported besides, unless a debugger is in use: under `shadowgraph wrap`, or in a
+program that has started a debugger itself.
 """
 
 from __future__ import annotations
 
-import os
-import sys
-
-_RUN = "SHADOWGRAPH_WRAP"
+from shadowgraph.integrations.watched import is_watched
 
 
 def plugin() -> None:
     """Attach the adapter to sglang if a debugger watches, or will watch, this process; else return at once."""
-    current = getattr(sys.modules.get("shadowgraph.session"), "current", None)  # missing during its import
-    if not os.environ.get(_RUN) and (current is None or current() is None):
+    if not is_watched():
         return
-    from shadowgraph.integrations.sglang.adapter import attach
+    from shadowgraph.common.internal_errors import error_barrier_all
 
-    attach()
+    with error_barrier_all("sglang adapter"):
+        from shadowgraph.integrations.sglang.adapter import attach
+
+        attach()

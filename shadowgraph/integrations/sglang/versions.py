@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, entry_points, version
+from importlib.metadata import entry_points
+
+from shadowgraph.integrations import releases
+from shadowgraph.integrations.releases import Version, written
+from shadowgraph.integrations.releases import parsed as parsed
 
 GROUP, NAME = "sglang.srt.plugins", "shadowgraph"
-Version = tuple[int, int, int]
 
 _RUNNER = "sglang.srt.model_executor"
 _DRAFTS = (
@@ -73,16 +75,7 @@ LAYOUTS = (
 
 def installed() -> str | None:
     """Version of the installed sglang, or None when it is not installed. Imports nothing."""
-    try:
-        return version("sglang")
-    except PackageNotFoundError:
-        return None
-
-
-def parsed(text: str) -> Version | None:
-    """The release number of a version, without post-release; None for other texts and pre-releases."""
-    found = re.match(r"(\d+)\.(\d+)\.(\d+)(?:\.post\d+)?(?:\+.*)?$", text)
-    return (int(found[1]), int(found[2]), int(found[3])) if found else None
+    return releases.installed("sglang")
 
 
 def layout_of(text: str | None) -> Layout | None:
@@ -96,7 +89,7 @@ def layout_of(text: str | None) -> Layout | None:
 def why_off(environment: Mapping[str, str] = os.environ) -> str | None:
     """Why sglang will not start the adapter in this environment, as one line, or None when it will."""
     found = installed()
-    first, last = (".".join(map(str, end)) for end in (LAYOUTS[0].first, LAYOUTS[-1].last))
+    first, last = written(LAYOUTS[0].first), written(LAYOUTS[-1].last)
     reason = None
     if layout_of(found) is None:
         release = parsed(found or "")

@@ -4,17 +4,18 @@ for the adapter to be off. Imports nothing of vLLM."""
 from __future__ import annotations
 
 import inspect
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
+
+from shadowgraph.integrations import releases
+from shadowgraph.integrations.releases import parsed as parsed
+from shadowgraph.integrations.releases import written
 
 GROUP, NAME = "vllm.general_plugins", "shadowgraph"
 FIRST, LAST = (0, 21, 0), (0, 22, 1)  # both were read
 RUNNER, RUNNER_V2 = "vllm.v1.worker.gpu_model_runner", "vllm.v1.worker.gpu.model_runner"
 WRAPPER = "vllm.compilation.cuda_graph"
-Version = tuple[int, int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,16 +125,7 @@ PARTS = (
 
 def installed() -> str | None:
     """Version of the installed vLLM, or None when it is not installed. Imports nothing."""
-    try:
-        return version("vllm")
-    except PackageNotFoundError:
-        return None
-
-
-def parsed(text: str) -> Version | None:
-    """The release number of a version, without post-release; None for other texts and pre-releases."""
-    found = re.match(r"(\d+)\.(\d+)\.(\d+)(?:\.post\d+)?(?:\+.*)?$", text)
-    return (int(found[1]), int(found[2]), int(found[3])) if found else None
+    return releases.installed("vllm")
 
 
 def why_off(found: str | None) -> str | None:
@@ -141,8 +133,7 @@ def why_off(found: str | None) -> str | None:
     release = parsed(found or "")
     if release is not None and FIRST <= release <= LAST:
         return None
-    first, last = (".".join(map(str, end)) for end in (FIRST, LAST))
-    reason = f"vllm {found} is none of the versions that it knows, {first} to {last}"
+    reason = f"vllm {found} is none of the versions that it knows, {written(FIRST)} to {written(LAST)}"
     return f"the vllm adapter is off: {reason}; generic tracking goes on"
 
 
