@@ -25,10 +25,14 @@ class Sight(NamedTuple):
     ----------
     born
         Whether it was seen as it was made: the memory is that of the tensor which was there then.
+    replayed
+        Serial of the graph that had begun to replay last when it was made; 0 where none had since the latest capture,
+        or that is not known.
     """
 
     serial: int
     born: bool
+    replayed: int = 0
 
 
 class Watch:
@@ -102,9 +106,16 @@ def _joined(known: RangeSet, more: Iterable[ByteRange]) -> RangeSet:
 
 
 class Borrowers:
-    """Storages that own no memory, each with the time at which it was first seen."""
+    """Storages that own no memory, each with the time at which it was first seen.
+
+    Attributes
+    ----------
+    replayed
+        As in `Sight`, of a storage that is made now.
+    """
 
     def __init__(self) -> None:
+        self.replayed = 0
         self._seen: dict[int, tuple[weakref.ref[torch.UntypedStorage], Sight]] = {}
 
     def see(self, storage: torch.UntypedStorage, serial: int, born: bool = False) -> Sight:
@@ -113,7 +124,7 @@ class Borrowers:
         known = seen.get(key)
         if known is not None and known[0]() is storage:
             return known[1]
-        sight = Sight(serial, born)
+        sight = Sight(serial, born, self.replayed if born else 0)
         seen[key] = weakref.ref(storage, lambda _: seen.pop(key, None) and None), sight
         return sight
 
@@ -124,6 +135,7 @@ class Borrowers:
 
     def redate(self, since: int, now: int) -> None:
         """A capture whose allocations are dated to its end is over: what was seen from its beginning on, is as well."""
+        self.replayed = 0
         for key, (storage, sight) in list(self._seen.items()):
             if sight.born and sight.serial >= since:
                 self._seen[key] = storage, Sight(now, True)

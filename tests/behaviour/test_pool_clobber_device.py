@@ -204,3 +204,19 @@ def test_an_output_over_what_eager_code_wrote_for_another_graph(device: sg.Debug
         whole.replay()
         assert torch.equal(result, given * 2 + given.sum() * 3)
     assert silent(device)
+
+
+def test_a_weak_output_that_is_made_after_each_replay(device: sg.Debugger) -> None:
+    """Whether the newest tensor there lives is not known: of which graph the memory is, is not certain."""
+    pool, given, first = sg.graph_pool_handle(), source(), sg.HostGraph()
+    with sg.host_graph(first, pool=pool):
+        output = given * 2
+    kept = weak(output)
+    del output
+    second, total = capture(lambda: (given * 3).sum(), pool)
+    for _ in range(3):
+        first.replay()
+        assert weak(kept)[1].item() == 2
+        second.replay()
+        assert total == given.sum() * 3
+    assert silent(device)

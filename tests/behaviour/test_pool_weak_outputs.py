@@ -54,3 +54,38 @@ def test_ways_to_hold_memory_weakly(layout: str, made: str, inside: bool) -> Non
         found = only(debugger.findings)
     assert (found.code, found.graph) == ("SG105", second.graph.model.name)
     assert found.detail.owner == first.model.name
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["read at once", "read after the other graph"])
+@pytest.mark.parametrize("made", MADE)
+def test_ways_to_hold_memory_weakly_after_each_replay(layout: str, made: str, late: bool) -> None:
+    """Engines keep the address of an output and make a tensor of it when its graph has replayed: it is of that graph,
+    though another one has had a tensor there since."""
+    with sg.debug(layout=layout) as debugger:
+        pool, given, first = sg.graph_pool_handle(), source(), sg.HostGraph()
+        with sg.host_graph(first, pool=pool):
+            output = given * 2
+        kept = MADE[made](output)  # without a replay: the block is the output's
+        del output
+        second = sg.HostGraph()
+        with sg.host_graph(second, pool=pool):
+            other = given * 3
+            total = other.sum()
+            assert other.data_ptr() == kept.data_ptr(), "invalid: another block"
+            del other
+        for _ in range(3):
+            first.replay()
+            held = MADE[made](kept)
+            if not late:
+                assert held.sum() == given.sum() * 2
+            second.replay()
+            assert total == given.sum() * 3
+            if late:
+                held.sum()
+                break
+        if not late:
+            assert debugger.findings == ()
+            return
+        found = only(debugger.findings)
+    assert (found.code, found.graph) == ("SG105", second.model.name)
+    assert found.detail.owner == first.model.name

@@ -17,7 +17,7 @@ Costs at a replay: a note of its order, and a look at the pool memory that the g
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from math import inf
 
@@ -39,7 +39,7 @@ from shadowgraph.model.phases import Phase
 from shadowgraph.model.ranges import ByteRange, RangeSet
 from shadowgraph.model.stacks import Stack, current_stack
 from shadowgraph.model.views import TensorView
-from shadowgraph.tracking.pool_watch import borrowers, watch
+from shadowgraph.tracking.pool_watch import Sight, borrowers, watch
 from shadowgraph.tracking.writes import Write, extent, write_of
 
 _EXPOSING = {"numpy", "__array__", "__dlpack__"}  # after them the host may write unseen
@@ -63,6 +63,7 @@ class PoolClobbers(Check):
         self._filled: dict[int, set[Tenant]] = {}  # by graph: its own that eager code wrote
         self._exposed: deque[ByteRange] = deque(maxlen=_EXPOSED)
         watch.begin()
+        borrowers.replayed = 0
 
     # -- events -------------------------------------------------------------------------------------------------
 
@@ -72,6 +73,8 @@ class PoolClobbers(Check):
             self._drop(serial)
         watch.add(graph.serial, *self._tenants.enter(graph))
         watch.arrived(graph.serial)
+        if not self.context.engine.asynchronous:
+            borrowers.replayed = 0
         for written in list(self._history.written(0, inf)) if self.context.engine.asynchronous else ():
             self._note_touched(written.parts)  # eager code may have been faster than this
 
@@ -97,6 +100,7 @@ class PoolClobbers(Check):
             now = Replayed(graph, checkpoint.order, checkpoint.replay or 0)
             self._judge_uses(uses, now, self._history.latest, checkpoint)
         before = self._history.begins(graph, checkpoint.order)
+        borrowers.replayed = graph.serial
         self._running = Replayed(graph, checkpoint.order, graph.replays), before
 
     def written(self, write: Write, phase: Phase | None, graph: Graph | None) -> None:
@@ -173,7 +177,7 @@ class PoolClobbers(Check):
 
     def invalidate_writers(self) -> None:
         self._history.forget(self.context.replays())
-        self._running = None
+        self._running, borrowers.replayed = None, 0
         self._filled.clear()
         self._uses.clear()
 
@@ -190,7 +194,7 @@ class PoolClobbers(Check):
         known = [each for each in self._tenants.at(view.hull) if each.where.contains(storage[0])]
         if sight is not None:
             known = [each for each in known if each.made.serial <= sight.serial]
-            return known[-1] if known and sight.born else matching(known, storage)
+            return _at_birth(known, storage, sight) if known and sight.born else matching(known, storage)
         if self.context.engine.asynchronous:  # its owner lives: no later tenant has got the block
             newest = known[-1] if known else None
             fits = newest is not None and (newest.where.start, newest.where.nbytes) == storage
@@ -355,3 +359,19 @@ def _by_node(node: Node, replayed: Replayed) -> Access:
 def _by_launch(launch: Launch, graph: str | None = None, replay: int | None = None, node: int | None = None) -> Access:
     frame = launch.stack[0] if launch.stack else None
     return Access(launch.name, graph, replay, node, frame.file if frame else None, frame.line if frame else None)
+
+
+def _at_birth(known: Sequence[Tenant], storage: tuple[int, int], sight: Sight) -> Tenant | None:
+    """The one of some tenants that a storage is of which was seen as it was made; None where that is not certain.
+
+    It is of the newest tenant as long as that lives. Of those that have ended, the graph that has replayed last has left
+    its values there. Whether the newest lives, is not known on a device.
+    """
+    newest = known[-1]
+    ended = newest.made.buffer is None or (newest.made.buffer.freed_at or inf) <= sight.serial
+    replayed = [each for each in known if each.graph.serial == sight.replayed]
+    if not ended or (replayed and replayed[-1].graph is newest.graph):
+        return newest
+    if newest.made.buffer is None:
+        return newest if not replayed else None
+    return replayed[-1] if replayed else matching(known, storage)
