@@ -17,6 +17,8 @@ from shadowgraph.model.graphs import Graph
 from shadowgraph.tracking.aliases import NameBook
 from shadowgraph.tracking.variable_names import VariableNames
 
+_SECONDS = 0.1  # for the parameters of a new graph, which are many, and deep in a model
+
 
 class NameSearch:
     """Names buffers after the program's variables.
@@ -56,13 +58,14 @@ class NameSearch:
                 self._variables.find_new([b for b in buffers if b.alive and self._is_unnamed(b)])
 
     def name_indices(self, graphs: Iterable[Graph]) -> None:
-        """Search names for one-dimensional integer inputs of new graphs, and for guarded ones outside their pools: once
-        a buffer is freed, its name cannot be found."""
+        """Search names for one-dimensional integer inputs of new graphs, and for all outside their pools, parameters
+        among them: once a buffer is freed, its name cannot be found."""
         if self._variables is None:
             return
         with error_barrier("search for names"):
             self._variables.find_new(self._unnamed(_index_inputs(graphs, self._ledger)))
-            self._variables.note_former(self._unnamed(_guarded_inputs(graphs)))
+            self._variables.note_former(self._unnamed(_inputs(graphs, Role.STATIC)))
+            self._variables.note_former(self._unnamed(_inputs(graphs, Role.FOREIGN)), _SECONDS)
 
     def _is_unnamed(self, buffer: Buffer) -> bool:
         return not self._names.owners_of(buffer.range, buffer.serial)
@@ -80,5 +83,5 @@ def _index_inputs(graphs: Iterable[Graph], ledger: Ledger) -> list[Buffer]:
     return [buffer for buffer in flat if buffer.role is not Role.POOL]
 
 
-def _guarded_inputs(graphs: Iterable[Graph]) -> list[Buffer]:
-    return [b for graph in graphs for b in graph.inputs.values() if b.role is Role.STATIC and b.alive]
+def _inputs(graphs: Iterable[Graph], role: Role) -> list[Buffer]:
+    return [b for graph in graphs for b in graph.inputs.values() if b.role is role and b.alive]

@@ -58,19 +58,19 @@ class VariableNames:
         """`find` for several buffers, each tried once."""
         self._search_new(buffers, self._name)
 
-    def note_former(self, buffers: Iterable[Buffer]) -> None:
+    def note_former(self, buffers: Iterable[Buffer], seconds: float = _SECONDS) -> None:
         """Record the variables that lead to several buffers, each tried once: names for use after their free only."""
-        self._search_new(buffers, self._note)
+        self._search_new(buffers, self._note, seconds)
 
-    def _search_new(self, buffers: Iterable[Buffer], take: Take) -> None:
+    def _search_new(self, buffers: Iterable[Buffer], take: Take, seconds: float = _SECONDS) -> None:
         new = [buffer for buffer in buffers if buffer.serial not in self._tried]
         if new and self._left > self._kept:
             self._tried.update(buffer.serial for buffer in new)
-            self._search(new, take)
+            self._search(new, take, seconds)
 
-    def _search(self, buffers: list[Buffer], take: Take) -> None:
+    def _search(self, buffers: list[Buffer], take: Take, seconds: float = _SECONDS) -> None:
         began = time.monotonic()
-        deadline = began + min(_SECONDS, self._left)
+        deadline = began + min(seconds, self._left)
         try:
             for objects in _OBJECTS:  # shallow targets first, then targets deep in large objects
                 buffers = self._missing(buffers, objects, deadline, take)

@@ -322,3 +322,25 @@ def test_a_paused_debugger_says_nothing(layout: str) -> None:
         with pytest.raises(FreedInputError):
             graph.replay()
         assert debugger.findings == ()
+
+
+class Layer:
+    def __init__(self, weight: torch.Tensor) -> None:
+        self.weight = weight
+
+
+@pytest.mark.parametrize("swap", ["data", "attribute"])
+def test_a_parameter_that_was_swapped_has_the_name_that_it_had(layout: str, swap: str) -> None:
+    """Weights are loaded anew or offloaded: no memory of ours, named before it is freed."""
+    with sg.debug(layout=layout, guard_eager="auto") as debugger:
+        layer, inputs = Layer(torch.nn.Parameter(torch.ones(64), requires_grad=False)), torch.ones(64)
+        graph = graph_over(lambda: layer.weight * inputs)
+        graph.replay()
+        if swap == "data":
+            layer.weight.data = torch.zeros(64)
+        else:
+            layer.weight = torch.nn.Parameter(torch.zeros(64), requires_grad=False)
+        with pytest.raises(FreedInputError):
+            graph.replay()
+        found = only(debugger.findings)
+    assert (found.code, found.buffer.role, found.buffer.name) == ("SG104", "foreign", "layer.weight")
