@@ -18,6 +18,7 @@ from shadowgraph.checks.rebound.check import ReboundInputs
 from shadowgraph.checks.stale_rows.check import StaleRows
 from shadowgraph.checks.stale_rows.rules import POLICIES
 from shadowgraph.checks.undefined.check import UndefinedInfluence
+from shadowgraph.common.compat import weak_reference
 from shadowgraph.common.errors import UnknownBufferError, UsageError
 from shadowgraph.graphs.dispatch.tensors import is_plain
 from shadowgraph.graphs.host.graph import HostGraph
@@ -29,6 +30,7 @@ from shadowgraph.model.views import TensorView
 from shadowgraph.monitor.monitor import Monitor
 from shadowgraph.monitor.tensor_watches import Watch
 from shadowgraph.tracking.foreign import track_foreign
+from shadowgraph.tracking.names import stored
 
 _NO_OWNERS = (type(None), bool, int, float, complex, str, bytes, bytearray, memoryview, np.generic, np.ndarray, type)
 
@@ -116,7 +118,8 @@ class Declarations:
         graph
             A graph that was captured while this debugger watched.
         owner
-            Holds the tensors in its instance dictionary; it is not kept alive.
+            Holds the tensors in its instance dictionary, in slots, or as parameters and buffers of a module; it is not
+            kept alive.
         *attributes
             Names of the attributes that the graph was captured with.
 
@@ -131,10 +134,15 @@ class Declarations:
         model = model_of(graph)
         if model is None:
             raise UsageError("this graph was captured before shadowgraph watched; capture it again, or start earlier")
-        if not hasattr(type(owner), "__weakref__"):
-            raise UsageError(f"refreshes() needs an object with attributes, not {type(owner).__name__}")
+        try:
+            weak_reference(owner)
+        except TypeError:
+            kind = type(owner).__name__
+            raise UsageError(
+                f"refreshes() refers to the owner weakly, which {kind} does not allow; give an instance of a class"
+            ) from None
         for attribute in attributes:
-            tensor = vars(owner).get(attribute)
+            tensor = stored(owner, attribute)
             self._locate(tensor)
             assert isinstance(tensor, torch.Tensor)
             self._work.checks[ReboundInputs].bind(model, owner, attribute, tensor, planned=False)

@@ -135,6 +135,31 @@ def _is_ours(kind: type) -> bool:
     return module.split(".")[1] not in {"demos", "integrations"}  # programs under test, and fakes
 
 
+def stored(owner: object, attribute: str) -> object:
+    """What an attribute holds by the object's instance dictionary, by a module's tables or by its slots; None where it
+    is in none of these. Runs no code of the object."""
+    held = owner if isinstance(owner, dict) else _instance_dict(owner)
+    for table in (held, *(held.get(name) for name in _MODULE_TABLES)):
+        if isinstance(table, dict) and attribute in table:
+            return table[attribute]
+    for each in type(owner).__mro__:
+        slot = each.__dict__.get(attribute)
+        if type(slot) is types.MemberDescriptorType:
+            try:
+                return slot.__get__(owner)
+            except AttributeError:  # it holds nothing
+                return None
+    return None
+
+
+def _instance_dict(owner: object) -> dict[Any, Any]:
+    try:
+        held = object.__getattribute__(owner, "__dict__")
+    except AttributeError:
+        return {}
+    return held if isinstance(held, dict) else {}
+
+
 class _BoundMet(Exception):
     """The walk hit a bound: the results so far stand."""
 

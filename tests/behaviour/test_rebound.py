@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import types
 from typing import Any
 
 import pytest
@@ -120,8 +121,43 @@ def test_what_cannot_be_declared() -> None:
         graph = graph_over(lambda: owner.x * 2)
         with pytest.raises(UnknownBufferError, match="expected a tensor, got NoneType"):
             debugger.refreshes(graph, owner, "y")
-        with pytest.raises(UsageError, match="needs an object with attributes, not dict"):
-            debugger.refreshes(graph, {"x": owner.x}, "x")
+        for weakless in ({"x": owner.x}, types.SimpleNamespace(x=owner.x)):
+            with pytest.raises(UsageError, match=f"weakly, which {type(weakless).__name__} does not allow"):
+                debugger.refreshes(graph, weakless, "x")
+
+
+class Slotted:
+    __slots__ = ("__weakref__", "x")
+
+    def __init__(self, x: torch.Tensor) -> None:
+        self.x = x
+
+
+class Module(torch.nn.Module):
+    def __init__(self, x: torch.Tensor) -> None:
+        super().__init__()
+        self.register_buffer("x", x)
+
+
+@pytest.mark.parametrize("fixed", [False, True], ids=["rebound", "refreshed"])
+@pytest.mark.parametrize("kind", [Slotted, Module])
+def test_where_an_owner_holds_its_tensors(kind: type[Any], fixed: bool) -> None:
+    with sg.debug() as debugger:
+        owner = kind(guarded(debugger, 4))
+        kept = owner.x
+        graph = graph_over(lambda: owner.x * 2)
+        debugger.refreshes(graph, owner, "x")
+        for step in range(3):
+            if fixed:
+                owner.x.copy_(values(1, 7, 3, step))
+            else:
+                owner.x = values(1, 7, 3, step)
+            graph.replay()
+        if fixed:
+            assert silent(debugger)
+            return
+        found = only(debugger.findings)
+    assert (found.code, found.buffer.shape) == ("SG108", tuple(kept.shape))
 
 
 # -- as on a device ----------------------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from shadowgraph.model.graphs import Graph
 from shadowgraph.model.launches import LaunchKind
 from shadowgraph.model.ranges import ByteRange, RangeSet
 from shadowgraph.model.views import TensorView
+from shadowgraph.tracking.names import stored
 from shadowgraph.tracking.writes import extent
 
 
@@ -88,9 +89,8 @@ def first_bytes(view: TensorView, size: int) -> ByteRange:
 
 
 def led_to(owner: object, attribute: str) -> TensorView | None:
-    """The attribute's current target, read from the instance dictionary, so that no code of the object runs."""
-    stored = owner if isinstance(owner, dict) else getattr(owner, "__dict__", {})
-    tensor = stored.get(attribute)
+    """The attribute's current target, read where it is stored, so that no code of the object runs."""
+    tensor = stored(owner, attribute)
     if not isinstance(tensor, torch.Tensor):
         return None
     try:
