@@ -105,6 +105,8 @@ class Launch(msgspec.Struct, frozen=True):
         The graph in whose capture the stack was seen; empty where that was its own.
     code
         What a compiled Triton kernel does with its arguments, once it has been launched on a device.
+    accumulates
+        Of an operator with such an argument, whether it adds to what it stores over; None where that is not known.
     """
 
     kind: LaunchKind
@@ -116,6 +118,7 @@ class Launch(msgspec.Struct, frozen=True):
     compiled: Absent[CompiledCall | None] = None
     learnt_from: Sparse[Text] = ""
     code: Absent[KernelCode | None] = None
+    accumulates: Absent[bool | None] = None
 
     def may_store(self, pointer: Pointer) -> bool:
         """Whether the launch may write through one of its pointers: not where a compiled kernel's code shows that it

@@ -185,6 +185,57 @@ def test_the_tail_of_a_workspace(fixed: bool) -> None:
     assert (found.culprit.name, found.detail.source) == ("aten.sum.default", "unwritten")
 
 
+STORES: dict[str, Callable[[torch.Tensor, torch.Tensor, torch.Tensor], object]] = {
+    "aten.index_copy_.default": lambda buffer, rows, x: buffer.index_copy_(0, rows, x),
+    "aten.index_put_.default": lambda buffer, rows, x: buffer.__setitem__(rows, x),
+    "aten.scatter_.src": lambda buffer, rows, x: buffer.scatter_(0, rows[:, None].expand(3, 4), x),
+    "aten.index_fill_.int_Scalar": lambda buffer, rows, x: buffer.index_fill_(0, rows, 2.0),
+}
+
+
+@pytest.mark.parametrize("count", [6, 3])
+@pytest.mark.parametrize("operator", STORES)
+def test_an_operator_skips_rows_that_a_sum_reads(operator: str, count: int) -> None:
+    """Rows 1, 3 and 5 are stored, of six or of three."""
+    with watching() as debugger:
+        x, rows = uses_floats(debugger, 3, 4), guarded(debugger, 3, dtype=torch.int64)
+        rows.copy_(torch.tensor([1, 3, 5]) if count == 6 else torch.arange(3))
+
+        def body() -> torch.Tensor:
+            buffer = torch.empty(count, 4)
+            STORES[operator](buffer, rows, x)
+            return buffer.sum(-1)
+
+        graph, sums = capture(body)
+        step(graph, sums.tolist)
+        if count == 3:
+            assert silent(debugger)
+            return
+        found = only(debugger.findings)
+        text = str(debugger.report(quiet=True))
+    assert (found.code, found.severity, found.confidence, found.replay) == ("SG107", "error", "high", 2)
+    assert (found.buffer.shape, found.detail.source) == ((6, 4), "unwritten")
+    assert (found.culprit.name, found.detail.writer.name) == ("aten.sum.dim_IntList", operator)
+    assert f"skipped    by {operator} (node" in text
+
+
+def test_an_operator_that_changes_all_rows_behind_it_defines_none() -> None:
+    with watching() as debugger:
+        x, rows = uses_floats(debugger, 3, 4), guarded(debugger, 3, dtype=torch.int64)
+        rows.copy_(torch.arange(3))
+
+        def body() -> torch.Tensor:
+            buffer = torch.empty(6, 4)
+            buffer.index_copy_(0, rows, x)
+            buffer.mul_(0.5)
+            return buffer.sum(-1)
+
+        graph, sums = capture(body)
+        step(graph, sums.tolist)
+        found = only(debugger.findings)
+    assert (found.bytes.first, found.bytes.last, found.detail.first) == (48, 95, 12)
+
+
 @pytest.mark.parametrize("masked", [False, True])
 def test_declared_padding_that_leaks(masked: bool) -> None:
     with watching() as debugger:

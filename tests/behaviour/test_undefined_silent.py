@@ -207,6 +207,96 @@ def test_a_state_that_the_graph_carries(debugger: sg.Debugger) -> None:
     assert silent(debugger)
 
 
+@pytest.mark.parametrize("operator", ["index_copy_", "index_put_", "scatter_", "masked"])
+def test_a_cache_of_the_capture_that_is_built_row_by_row(debugger: sg.Debugger, operator: str) -> None:
+    """Rows of earlier replays are state, though each replay stores one and skips all others."""
+    row, at = uses_floats(debugger, 1, 8), guarded(debugger, 1, dtype=torch.int64)
+    places = torch.arange(16)[:, None]
+
+    def body() -> tuple[torch.Tensor, torch.Tensor]:
+        cache = torch.empty(16, 8)
+        if operator == "index_copy_":
+            cache.index_copy_(0, at, row)
+        elif operator == "index_put_":
+            cache[at] = row
+        elif operator == "scatter_":
+            cache.scatter_(0, at[:, None].expand(1, 8), row)
+        else:
+            cache.masked_fill_(places == at, 3.0)
+        total = torch.where(places <= at, cache, 0).sum()
+        at.add_(1)
+        return cache, total
+
+    graph, (_cache, total) = capture(body)
+    for count in range(9):
+        row.fill_(count % 3)  # zeros, too: what is there already
+        graph.replay()
+        assert total.item() == 8 * (3 * (count + 1) if operator == "masked" else sum(i % 3 for i in range(count + 1)))
+    assert silent(debugger)
+    assert tried(debugger)
+
+
+@pytest.mark.filterwarnings("ignore:The reduce argument")
+@pytest.mark.parametrize("operator", ["index_add_", "index_put_", "put_", "scatter_add_", "scatter_"])
+def test_an_accumulator_of_the_capture(debugger: sg.Debugger, operator: str) -> None:
+    """Read before it is written in the very first replay: what it begins with is the program's own affair."""
+    x, rows = uses_floats(debugger, 3), guarded(debugger, 3, dtype=torch.int64)
+    rows.copy_(torch.arange(3))
+
+    def body() -> torch.Tensor:
+        sums = torch.empty(6)
+        if operator == "index_add_":
+            sums.index_add_(0, rows, x)
+        elif operator == "index_put_":
+            sums.index_put_((rows,), x, accumulate=True)
+        elif operator == "put_":
+            sums.put_(rows, x, accumulate=True)
+        elif operator == "scatter_add_":
+            sums.scatter_add_(0, rows, x)
+        else:
+            sums.scatter_(0, rows, x, reduce="add")
+        return sums.sum()
+
+    graph, total = capture(body)
+    step(graph, total.item)
+    assert silent(debugger)
+
+
+def test_an_operator_stores_in_what_eager_code_has_begun(debugger: sg.Debugger) -> None:
+    row, at = uses_floats(debugger, 1, 8), guarded(debugger, 1, dtype=torch.int64)
+
+    def body() -> tuple[torch.Tensor, torch.Tensor]:
+        cache = torch.empty(16, 8)
+        cache[at] = row
+        return cache, cache.sum()
+
+    graph, (cache, total) = capture(body)
+    cache.zero_()
+    step(graph, total.item)
+    assert silent(debugger)
+    assert tried(debugger)
+
+
+def test_rows_of_replays_that_were_not_looked_at(debugger: sg.Debugger) -> None:
+    """What the fifth, sixth and seventh replay stored is state in the eighth, before which there is an experiment."""
+    row, at = uses_floats(debugger, 1, 8), guarded(debugger, 1, dtype=torch.int64)
+    read = guarded(debugger, 1, dtype=torch.int64)
+
+    def body() -> torch.Tensor:
+        cache = torch.empty(4, 8)
+        cache[at] = row
+        return cache[read].sum()
+
+    graph, total = capture(body)
+    for replay in range(1, 9):
+        at.fill_(1 if replay == 6 else 0)
+        read.fill_(1 if replay == 8 else 0)
+        graph.replay()
+        total.item()
+    assert silent(debugger)
+    assert "was tried 4 times" in str(debugger.report(quiet=True))
+
+
 def test_another_graph_of_the_pool_writes_it(debugger: sg.Debugger) -> None:
     x, lens = uses_floats(debugger, 2, 8), guarded(debugger, 2)
     lens[:1].fill_(1)

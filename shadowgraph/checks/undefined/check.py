@@ -11,7 +11,7 @@ import logging
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from shadowgraph.checks.base import Check, Checkpoint, Context, Detection, host_reader, reader_at
@@ -21,9 +21,9 @@ from shadowgraph.checks.undefined import CODE
 from shadowgraph.checks.undefined.consumption import Consumed, Consumption, reads_all
 from shadowgraph.checks.undefined.details import Depends
 from shadowgraph.checks.undefined.facts import Source
-from shadowgraph.checks.undefined.fills import bystanders, fills_of, own_buffers, typed
+from shadowgraph.checks.undefined.fills import bystanders, fills_of, may_skip, own_buffers, typed
 from shadowgraph.checks.undefined.records import Effect, Influence, Output, Target, Trial
-from shadowgraph.checks.undefined.trial import tried
+from shadowgraph.checks.undefined.trial import defined_by, tried
 from shadowgraph.common.internal_errors import error_barrier, log
 from shadowgraph.graphs.rerunning import state_within
 from shadowgraph.model.buffers import Buffer
@@ -64,6 +64,30 @@ class _Schedule:
         self.due = replay + 1 if replay < _FEW else 1 << replay.bit_length()
 
 
+@dataclass(slots=True)
+class _Defined:
+    """What the replays of a graph have left of the rows that its operators may skip.
+
+    Attributes
+    ----------
+    replays
+        The replays so far of which that is known.
+    """
+
+    replays: int = 0
+    where: RangeSet = field(default_factory=RangeSet)
+
+    def before(self, replay: int) -> RangeSet | None:
+        """What the replays before one have defined; None where that is not known of each."""
+        return self.where.copy() if self.replays == replay - 1 else None
+
+    def add(self, replay: int, where: RangeSet) -> None:
+        """A replay will define some bytes."""
+        self.replays = replay
+        for part in where:
+            self.where.add(part)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class _Waiting:
     """An influence on results that the program was not seen to read."""
@@ -86,6 +110,7 @@ class UndefinedInfluence(Check):
         self._padding: dict[int, RangeSet] = {}
         self._schedules: dict[int, _Schedule] = {}
         self._waiting: dict[int, list[_Waiting]] = {}  # by the graph's serial
+        self._defined: dict[int, _Defined] = {}  # by serial of the graphs that may skip rows
         self._experiments = self._runs = self._overflows = 0
         self._refused: Counter[str] = Counter()
         self._unsteady: dict[str, None] = {}
@@ -145,11 +170,13 @@ class UndefinedInfluence(Check):
         self._consumed.begins(graph)
         schedule = self._schedules.setdefault(graph.serial, _Schedule())
         self._judge_waiting()
+        outputs: list[Output] = []
         if schedule.is_due(replay):
             outputs = self._outputs(graph) or self._provisional(graph)
             if outputs:
                 schedule.take(replay)
-                self._prepare(graph, checkpoint, schedule, outputs)
+        if outputs or (schedule.refused is None and self._is_to_be_defined(graph, replay)):
+            self._prepare(graph, checkpoint, schedule, outputs)
         if len(self._schedules) > len(self.context.graphs):
             self._drop_gone()
 
@@ -158,11 +185,22 @@ class UndefinedInfluence(Check):
         self._consumed.settle()
         self._judge_waiting()
 
+    def _is_to_be_defined(self, graph: Graph, replay: int) -> bool:
+        """Whether to look what a replay defines of rows that operators may skip: each of the first ones."""
+        if replay == 1 and may_skip(graph, own_buffers(graph, self.context)):
+            self._defined[graph.serial] = _Defined()
+        known = self._defined.get(graph.serial)
+        return known is not None and replay <= _FEW and known.replays == replay - 1
+
     def _prepare(self, graph: Graph, checkpoint: Checkpoint, schedule: _Schedule, outputs: list[Output]) -> None:
-        unsure = graph.serial in self._unsure
+        """Put an experiment on a graph; without outputs it only tells what the replay defines."""
+        unsure, replay = graph.serial in self._unsure, checkpoint.replay or 0
         touched = [self._written, *self._given_to_others(graph)]
-        fills = fills_of(graph, self.context, touched, self._padding, unsure)
-        if not fills:
+        known = self._defined.get(graph.serial)
+        defined = known.before(replay) if known is not None else None
+        fills = fills_of(graph, self.context, touched, self._padding, unsure, defined)
+        skipped = [each for each in fills if each.skipped]
+        if not (fills if outputs else skipped):
             return
         trials: list[Trial] = []
         targets = self._targets(graph)
@@ -173,7 +211,10 @@ class UndefinedInfluence(Check):
                 engine.pause(True)  # replays of other threads must not see guards that are filled
                 undo.callback(engine.pause, False)
                 undo.callback(reruns.run, (), 0)  # they are as they were when check nodes compare again
-                trials.append(tried(reruns, fills, outputs, targets))
+                if outputs:
+                    trials.append(tried(reruns, fills, outputs, targets))
+                if known is not None and skipped:
+                    known.add(replay, defined_by(reruns, skipped))
 
         def ended(why: str | None) -> None:
             with error_barrier("undefined influence"):
@@ -344,6 +385,7 @@ class UndefinedInfluence(Check):
         self._schedules = {serial: each for serial, each in self._schedules.items() if serial in live}
         self._consumed.dropped(live)
         self._waiting = {serial: each for serial, each in self._waiting.items() if serial in live}
+        self._defined = {serial: each for serial, each in self._defined.items() if serial in live}
         self._unsure &= set(live)
         self._padding = {s: each for s, each in self._padding.items() if self.context.ledger.get(s) is not None}
 

@@ -6,15 +6,16 @@ Called by `UndefinedInfluence` as a replay begins, under the debugger's lock. Re
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 
 from shadowgraph.checks.base import Context
 from shadowgraph.checks.undefined.facts import Source
 from shadowgraph.checks.undefined.values import patterns, small
+from shadowgraph.graphs.dispatch.schemas import puts_over
 from shadowgraph.model.buffers import Buffer, Role
 from shadowgraph.model.device_nodes import DeviceNode, Sureness
-from shadowgraph.model.graphs import Access, Graph
+from shadowgraph.model.graphs import Access, Graph, Node, Pointer
 from shadowgraph.model.guards import Side, guards_of
 from shadowgraph.model.ranges import ByteRange, RangeSet
 from shadowgraph.model.reruns import Fill
@@ -29,7 +30,13 @@ _NEAR = 64 << 10  # bytes of slack on either side of a captured view, and of a g
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Filled:
-    """Bytes of one buffer, or next to it, that must not matter."""
+    """Bytes of one buffer, or next to it, that must not matter.
+
+    Attributes
+    ----------
+    skipped
+        Whether an operator that stores in some rows was given them, and no replay so far has defined them.
+    """
 
     buffer: Buffer
     where: ByteRange
@@ -37,6 +44,7 @@ class Filled:
     dtype: str
     itemsize: int
     side: Side | None = None
+    skipped: bool = False
 
     def fill(self, which: int, part: ByteRange | None = None) -> Fill:
         """The fill with the first (0) or the second value (1), or with small ones (3, 4), of all of it or of a part."""
@@ -57,7 +65,12 @@ class _Room:
 
 
 def fills_of(
-    graph: Graph, context: Context, touched: Sequence[RangeSet], padding: Mapping[int, RangeSet], unsure: bool
+    graph: Graph,
+    context: Context,
+    touched: Sequence[RangeSet],
+    padding: Mapping[int, RangeSet],
+    unsure: bool,
+    defined: RangeSet | None,
 ) -> list[Filled]:
     """What is filled before a run of a graph, disjoint, the bytes of one buffer one after the other.
 
@@ -69,6 +82,8 @@ def fills_of(
         By the buffer's serial: bytes declared not to matter.
     unsure
         Whether writes passed unseen since the capture, so that no memory of it is known to be unwritten.
+    defined
+        What earlier replays left of the rows that operators may skip (`defined_by`); None where that is not known.
     """
     own, claimed = own_buffers(graph, context), context.allocator.guards.claimed()
     alone = [buffer for buffer in own.values() if len(claimed.get(buffer.start, ())) < 2]
@@ -76,7 +91,7 @@ def fills_of(
     room, taken, found = _Room(), RangeSet(), list[Filled]()
     candidates = [
         *(each for buffer in inputs for each in _padding(graph, buffer, padding)),
-        *(() if unsure else _unwritten(graph, own, touched)),
+        *(() if unsure else _unwritten(graph, own, touched, defined)),
         *(each for buffer in inputs if buffer.role is not Role.POOL for each in _slack(graph, buffer)),
         *(each for buffer in (*inputs, *alone) for each in _guards(graph, buffer, context)),
     ]
@@ -180,29 +195,54 @@ def _guards(graph: Graph, buffer: Buffer, context: Context) -> Iterator[Filled]:
         yield _made(graph, buffer, where, Source.GUARD, guard.side)
 
 
-def _unwritten(graph: Graph, own: Mapping[int, Buffer], by_others: Sequence[RangeSet]) -> Iterator[Filled]:
-    """Memory of the capture that nothing is known to write before it is read."""
+def may_skip(graph: Graph, own: Mapping[int, Buffer]) -> bool:
+    """Whether an operator stores in some rows of memory of the capture and may skip others."""
+    put = _put(graph)
+    return any(put.overlaps(buffer.range) for buffer in own.values()) if put else False
+
+
+def _put(graph: Graph) -> RangeSet:
+    """Bytes of which an operator stores in some, by an index or a mask."""
+    return RangeSet.of(part for node, p in graph.pointers() if _puts(node, p) for part in extent(p.view)[0])
+
+
+def _puts(node: Node, pointer: Pointer) -> bool:
+    return pointer.access is Access.READ_WRITE and puts_over(node.launch.name, node.launch.accumulates)
+
+
+def _unwritten(
+    graph: Graph, own: Mapping[int, Buffer], by_others: Sequence[RangeSet], earlier: RangeSet | None
+) -> Iterator[Filled]:
+    """Memory of the capture that nothing is known to write before it is read.
+
+    Rows that an operator stores by an index may be a state that is built over several replays, so that they count until
+    a replay has defined them; what a kernel was given counts always.
+    """
     defined, state, touched = _accesses(graph)
+    put = _put(graph)
+    kept = put if earlier is None else RangeSet.of(part for one in put for part in earlier.intersection(one))
     for buffer in own.values():
         if buffer.alive and not any(p.may_write for _, p in graph.pointing_into(buffer.range)):
             continue  # an input that lies in the capture's memory
         rest = RangeSet.of([buffer.range])
-        for known in (defined, state, *by_others):
+        for known in (defined, state, kept, *by_others):
             rest -= known
-        for part in rest:
-            if touched.overlaps(part):
-                yield _made(graph, buffer, part, Source.UNWRITTEN)
+        for skipped, parts in ((False, rest - put), (True, rest - (rest - put))):
+            for part in parts:
+                if touched.overlaps(part):
+                    yield replace(_made(graph, buffer, part, Source.UNWRITTEN), skipped=skipped)
 
 
 def _accesses(graph: Graph) -> tuple[RangeSet, RangeSet, RangeSet]:
     """Bytes that an operator certainly overwrites before any other access; bytes that carry values from one replay to
     the next, read before they are written; all bytes of captured views. A kernel may read and write what it is given,
-    and is taken for the first writer."""
+    and is taken for the first writer, as is an operator that stores by an index or a mask."""
     defined, early, written, touched = RangeSet(), RangeSet(), RangeSet(), RangeSet()
     for _, pairs in groupby(graph.pointers(), key=lambda pair: pair[0].index):
-        pointers = [pointer for _, pointer in pairs]
-        for pointer in pointers:
-            if pointer.access in (Access.READ, Access.READ_WRITE):
+        given = list(pairs)
+        pointers = [pointer for _, pointer in given]
+        for node, pointer in given:
+            if pointer.access in (Access.READ, Access.READ_WRITE) and not _puts(node, pointer):
                 _add(early, extent(pointer.view)[0] - written)
         for pointer in pointers:
             ranges, gaps = extent(pointer.view)

@@ -55,6 +55,22 @@ def tried(reruns: Reruns, fills: Sequence[Filled], outputs: Sequence[Output], ta
     return trial
 
 
+def defined_by(reruns: Reruns, fills: Sequence[Filled]) -> RangeSet:
+    """The bytes of some fills that a run of the graph defines: they hold the same value behind it, whichever they held
+    before."""
+    ranges = [each.where for each in fills]
+    found: list[_Results] = []
+    for value in (0, 1):
+        reruns.run([each.fill(value) for each in fills])
+        found.append(reruns.read(ranges))
+    undefined: list[tuple[int, int]] = []
+    for each, one, other in zip(fills, *found, strict=True):
+        places, size = different(one, other, each.dtype, each.itemsize), _size(each, one)
+        for run in np.split(places, np.flatnonzero(np.diff(places) > 1) + 1) if places.size else ():
+            undefined.append((each.where.start + int(run[0]) * size, each.where.start + (int(run[-1]) + 1) * size))
+    return RangeSet.of(ranges) - RangeSet.spanning(undefined)
+
+
 class _Bench:
     """Runs with one of two values in each of the ranges: the first fill, and another one or what was there."""
 
@@ -318,7 +334,7 @@ def _digest(targets: Sequence[Target], fills: Sequence[Fill]) -> Callable[[list[
     return digest
 
 
-def _size(target: Output | Target, data: Bytes) -> int:
+def _size(target: Output | Target | Filled, data: Bytes) -> int:
     """Bytes of an element; 1 where the data are no whole elements."""
     return target.itemsize if not data.size % target.itemsize else 1
 

@@ -6,6 +6,7 @@ Cached for the process; any thread, no lock.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -31,6 +32,7 @@ PUTS = frozenset({
     "index_copy_", "index_put_", "_index_put_impl_", "index_fill_", "scatter_", "put_", "masked_fill_",
     "masked_scatter_",
 })  # fmt: skip
+_ACCUMULATING = {"index_put_", "_index_put_impl_", "put_"}  # where the argument of that name says so
 # Operators that change a tensor object and not its bytes.
 _METADATA = {"aten::set_", "aten::detach_", "aten::requires_grad_", "aten::_version", "aten::record_stream"}
 _RESIZES = {"aten::resize_", "aten::resize_as_", "aten::_resize_output_"}
@@ -121,6 +123,23 @@ def puts(operator: str) -> bool:
     """Whether an operator, such as ``aten.index_put_.default``, is one of `PUTS`."""
     namespace, _, rest = operator.partition(".")
     return namespace == "aten" and rest.partition(".")[0] in PUTS
+
+
+def puts_over(operator: str, accumulates: bool | None) -> bool:
+    """Whether an operator certainly stores the values that it is given as they are, and reads none that it stores over:
+    no reduction, and no accumulation."""
+    if not puts(operator):
+        return False
+    _, name, overload = operator.split(".", 2)
+    return "reduce" not in overload and (name not in _ACCUMULATING or accumulates is False)
+
+
+def accumulates(schema: Schema, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool | None:
+    """Whether a call adds to what it stores over; None for an operator without such an argument."""
+    if "accumulate" not in schema.names:
+        return None
+    position = schema.names.index("accumulate")
+    return bool(args[position] if len(args) > position else kwargs.get("accumulate", False))
 
 
 def schema_of(operator: OpOverload, args: tuple[Any, ...] = ()) -> Schema:

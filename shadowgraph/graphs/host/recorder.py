@@ -21,7 +21,7 @@ from shadowgraph.graphs.dispatch import mode_sensitive
 from shadowgraph.graphs.dispatch.borrowed_memory import note_tensor
 from shadowgraph.graphs.dispatch.calling import call
 from shadowgraph.graphs.dispatch.out_resize import bytes_of, call_with_outs, grow, wanted_size
-from shadowgraph.graphs.dispatch.schemas import Schema, schema_of
+from shadowgraph.graphs.dispatch.schemas import Schema, accumulates, schema_of
 from shadowgraph.graphs.dispatch.tensors import (
     Aliases,
     Rehomed,
@@ -153,7 +153,9 @@ class Recorder(TorchDispatchMode):
         plain = [(name, t) for name, t in given if is_plain(t)]
         pointers = [Pointer(name, view_facts(t), schema.access(name)) for name, t in plain]
         pointers += [Pointer(RESULT, view_facts(t), Access.WRITE) for t in fresh if t is not None]
-        node = self._node(Launch(LaunchKind.ATEN, schema.name, tuple(pointers), self._caller()))
+        adds = accumulates(schema, args, kwargs)
+        launch = Launch(LaunchKind.ATEN, schema.name, tuple(pointers), self._caller(), accumulates=adds)
+        node = self._node(launch)
         for _, tensor in plain:
             self._note_foreign(tensor, node)
         aliases = Aliases()
