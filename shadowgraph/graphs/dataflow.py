@@ -7,7 +7,7 @@ read, without it. A kernel's pointer of unknown access may be read and written.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from shadowgraph.graphs.dispatch.indexing import takes_indices
@@ -23,6 +23,13 @@ _OFFSETS = re.compile(
 )
 _INDEX = re.compile(r"(index|indices)(\[|$)")
 _LOOKUPS = {"embedding", "embedding_bag", "_embedding_bag"}
+# Operators that take an element from one of two operands, by a mask: the operands and the mask.
+_SELECTIONS = {
+    "where": ({"self", "other"}, "condition"), "masked_fill": ({"self"}, "mask"), "masked_fill_": ({"self"}, "mask"),
+}  # fmt: skip
+# Operators of which each element of the result is made from the same element of the operands, or looked up with it.
+_ELEMENTWISE = {"_to_copy", "clone", "copy_", "add", "sub", "mul", "div", "neg", "floor_divide", "remainder"}
+_LOOKED_UP = {"embedding", "index"}
 # Operators that write in place and store the values that they are given.
 _PUTS = PUTS | {"where"}
 
@@ -68,6 +75,58 @@ def indexed_by(graph: Graph, where: RangeSet) -> Iterator[Indexing]:
             if is_integer(pointer.view.dtype) and _is_index(node.launch, pointer):
                 lookup = _operator(node.launch) in _LOOKUPS and pointer.argument != "offsets"
                 yield Indexing(node, _table(node.launch), lookup)
+
+
+def may_select(graph: Graph, where: RangeSet) -> bool:
+    """Whether a graph may leave out values that are made from some bytes: a mask selects, or a kernel may."""
+    return any(
+        node.launch.kind is not LaunchKind.ATEN or _operator(node.launch) in _SELECTIONS
+        for node, _ in _flow(graph, where, lambda view: True)
+    )
+
+
+def masked(graph: Graph, where: RangeSet, outlasts: Callable[[ByteRange], bool]) -> bool:
+    """Whether all values that are made from some bytes go, row by row, into operators that select by a mask made from
+    something else. What the mask lets through is not known.
+
+    Parameters
+    ----------
+    outlasts
+        Whether bytes can be read once the graph has run.
+    """
+    stemming = where.copy()
+    for node in graph.nodes:
+        led = [p for p in node.launch.pointers if p.may_read and any(stemming.intersection(p.view.hull))]
+        selected = bool(led) and _selects(node.launch, led)
+        if led and not (_keeps_rows(node.launch, led) and (selected or _passes_on(node.launch, led))):
+            return False
+        for pointer in node.launch.pointers:
+            if pointer.may_write and pointer.view.nbytes:
+                if selected:
+                    stemming.discard(pointer.view.hull)
+                elif led and outlasts(pointer.view.hull):
+                    return False
+                else:
+                    _carry(stemming, pointer, bool(led))
+    return True
+
+
+def _selects(launch: Launch, led: Sequence[Pointer]) -> bool:
+    """Whether an operator selects from values, which are not its mask."""
+    operands, mask = _SELECTIONS.get(_operator(launch), (set[str](), ""))
+    return mask != "" and all(pointer.argument in operands for pointer in led)
+
+
+def _passes_on(launch: Launch, led: Sequence[Pointer]) -> bool:
+    operator = _operator(launch)
+    looked_up = operator in _LOOKED_UP and all(_is_index(launch, pointer) for pointer in led)
+    return operator in _ELEMENTWISE or looked_up
+
+
+def _keeps_rows(launch: Launch, led: Sequence[Pointer]) -> bool:
+    """Whether all that an operator writes begins with the dimensions of what it reads."""
+    shapes = [pointer.view.shape for pointer in launch.pointers if pointer.may_write]
+    return all(shape[: len(each.view.shape)] == each.view.shape for shape in shapes for each in led)
 
 
 def is_integer(dtype: str) -> bool:

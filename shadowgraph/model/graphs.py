@@ -78,7 +78,7 @@ class Graph(HtmlRepr):
         Buffers allocated before the capture that its launches use, by serial; noted while they lived.
     captured_at
         End of its capture by the debugger's clock; 0 where no debugger was running.
-    probe, experiment
+    probe, experiments
         The probe of the next replay, and the runs before it; the backend removes them.
     reading
         Held while the executable graph is read, changed or destroyed.
@@ -106,7 +106,7 @@ class Graph(HtmlRepr):
         self.captured_at = self.began = self.ended = 0
         self.inputs: dict[int, Buffer] = {}
         self.probe: Probe | None = None
-        self.experiment: Experiment | None = None
+        self.experiments: list[Experiment] = []
         self.reading = fork_safe(threading.RLock())
         self.unread = ""
         self.checks_itself = self.unlearnt = False

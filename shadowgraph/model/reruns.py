@@ -1,6 +1,6 @@
 """An experiment: several runs of a graph from one state before its next replay, as request and protocol.
 
-A check puts an `Experiment` on a graph as its replay begins. The backend removes it, opens the graph for runs, hands
+A check puts an `Experiment` on a graph as its replay begins. The backend removes each, opens the graph for runs, hands
 these to `Experiment.conduct`, restores every byte, and calls `Experiment.ended`; then the program's own replay runs.
 All in the replaying thread.
 """

@@ -100,7 +100,7 @@ def test_nothing_is_tried_without_the_option() -> None:
         graph, scale, _kept = maximum(debugger, 3, 0, 2, 5)
         for _ in range(4):
             graph.replay()
-            assert graph.model.experiment is None
+            assert graph.model.experiments == []
             scale.item()
         assert silent(debugger)
         assert not tried(debugger)

@@ -8,7 +8,7 @@ padded before it was copied, or simply need more rows: that is a note. A mask is
 rows do not matter. Without a witness nothing is reported, since caches, tables and persistent batches are refreshed row
 by row. `Debugger.padding` overrules: rows declared not to matter are never reported, rows declared to be refreshed need
 no witness, and rows declared to be judged follow these rules even where all others get the benefit of the doubt
-(`StaleRows.lenient`).
+(`StaleRows.lenient`). Rows that the graph hides itself, by a mask, are a note (`HiddenRows`, `dataflow.masked`).
 
 Rows that a graph writes itself are skipped, and so are rows that hold zeros (slot 0, by convention) or the value of a
 fill. The hooks run as described in `checks.base`.
@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import NamedTuple
 
 import msgspec
@@ -27,10 +28,11 @@ from shadowgraph.checks.base import Check, Checkpoint, Context, Detection, bytes
 from shadowgraph.checks.row_epochs import Mixture, Rows, Run, masks, stretches
 from shadowgraph.checks.stale_rows import CODE
 from shadowgraph.checks.stale_rows.details import Stale
+from shadowgraph.checks.stale_rows.hidden import HiddenRows, Question
 from shadowgraph.checks.stale_rows.row_log import Begun, RowLog, copied
 from shadowgraph.checks.stale_rows.rules import POLICIES, Declared, InputKey, Suspect, key_of, suspects
 from shadowgraph.checks.stale_rows.static_inputs import Input, StaticInputs
-from shadowgraph.graphs.dataflow import indexed_by
+from shadowgraph.graphs.dataflow import indexed_by, masked, may_select
 from shadowgraph.model.buffers import Buffer
 from shadowgraph.model.findings import Severity
 from shadowgraph.model.graphs import Graph
@@ -128,6 +130,7 @@ class StaleRows(Check):
         self._changes = 0  # of these two
         self._seen: dict[int, int] = {}  # `StaticInputs.writes` when a graph last began to replay
         self._log = RowLog()
+        self._hidden = HiddenRows(context)
 
     def declare(self, buffer: Buffer, where: ByteRange, policy: str) -> None:
         """Declare the policy for padded rows in a part of a buffer, one of `POLICIES`."""
@@ -180,6 +183,7 @@ class StaleRows(Check):
     def replay_begins(self, checkpoint: Checkpoint) -> None:
         graph = checkpoint.graph
         assert graph is not None
+        self._hidden.begins(graph)
         inputs = self._inputs.of(graph)
         self._inputs.begins(graph, checkpoint.order)
         if not inputs:
@@ -269,8 +273,33 @@ class StaleRows(Check):
         sure = bool(key.declared or padded)
         fault = sure and (key.fault or (len(padded) >= _WITNESSES and _leads_to_memory(key.input, checkpoint.graph)))
         draft = self._with_rows(key, filled, padded or full, checkpoint)
-        if checkpoint.graph is not None and fault:
-            self._log.keep(checkpoint.graph.serial)
+        if fault and not key.declared and checkpoint.graph is not None:
+            self._ask_whether_hidden(key, filled, draft, checkpoint.graph)
+        else:
+            self._report(draft, sure, fault)
+
+    def _ask_whether_hidden(self, key: _Suspicion, filled: list[int], draft: Detection, graph: Graph) -> None:
+        """Report stale rows as an error, but for those that the graph itself hides: as a note. On the host runs of the
+        graph tell, on a device, and where it cannot be run, the operators that are given the rows."""
+        rows = key.input.rows
+        where = RangeSet.of([ByteRange(rows.start, rows.stop)])
+
+        def answered(hidden: bool | None) -> None:
+            if hidden is None:
+                hidden = masked(graph, where, partial(_outlasts, self.context))
+            self._report(draft, True, not hidden)
+
+        fresh = draft.facts.fresh if isinstance(draft.facts, Stale) else ()
+        if not may_select(graph, where):
+            self._report(draft, True, True)
+        elif self.context.engine.asynchronous or graph.replays != draft.replay or not fresh:
+            answered(None)
+        else:
+            self._hidden.ask(graph, Question(rows, filled, fresh[0], answered))
+
+    def _report(self, draft: Detection, sure: bool, fault: bool) -> None:
+        if draft.graph is not None and fault:
+            self._log.keep(draft.graph.serial)
         severity, confidence = _weight(sure, fault)
         self.context.report(replace(draft, severity=severity, confidence=confidence))
 
@@ -317,6 +346,12 @@ def _leads_to_memory(each: Input, graph: Graph | None) -> bool:
     """Whether a graph uses an input's values as indices or offsets, and not only as tokens or positions to look up."""
     where = RangeSet.of([ByteRange(each.rows.start, each.rows.stop)])
     return graph is not None and any(not use.lookup for use in indexed_by(graph, where))
+
+
+def _outlasts(context: Context, where: ByteRange) -> bool:
+    """Whether bytes are of a buffer that lives, or that a graph was given."""
+    given = (buffer for graph in context.graphs.values() for buffer in graph.inputs.values())
+    return context.ledger.owner(where.start, where.stop) is not None or any(b.range.overlaps(where) for b in given)
 
 
 def _weight(sure: bool, fault: bool) -> tuple[Severity, str]:

@@ -166,7 +166,7 @@ class UndefinedInfluence(Check):
         graph, replay = checkpoint.graph, checkpoint.replay
         if graph is None or replay is None:
             return
-        graph.experiment = None  # of a replay that did not take it
+        graph.experiments.clear()  # of a replay that did not take them
         self._consumed.begins(graph)
         schedule = self._schedules.setdefault(graph.serial, _Schedule())
         self._judge_waiting()
@@ -222,7 +222,7 @@ class UndefinedInfluence(Check):
 
         held: list[object] = []
         ranges = [*(each.where for each in fills), *bystanders(self.context, held)]
-        graph.experiment = Experiment(state=partial(self._state, graph, ranges), conduct=conduct, ended=ended)
+        graph.experiments.append(Experiment(state=partial(self._state, graph, ranges), conduct=conduct, ended=ended))
 
     def _state(self, graph: Graph, ranges: list[ByteRange], allocation_of: AllocationOf) -> list[ByteRange]:
         context = self.context

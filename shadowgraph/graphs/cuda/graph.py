@@ -39,6 +39,7 @@ from shadowgraph.graphs.events import events, listeners
 from shadowgraph.model.graphs import Graph
 from shadowgraph.model.probes import Outcome
 from shadowgraph.model.ranges import ByteRange, RangeSet
+from shadowgraph.model.reruns import Experiment
 from shadowgraph.tracking import launch_recording, passing, steps
 from shadowgraph.tracking.captures import RunningCapture, captures
 from shadowgraph.tracking.cuda_allocator import CudaAllocator
@@ -365,8 +366,8 @@ class CudaGraphs:
         """A replay that does not pass."""
         events.replay_began(model)
         try:
-            if model.experiment is not None:
-                self._experiment(graph, model)
+            while model.experiments:
+                self._experiment(graph, model, model.experiments.pop(0))
             if model.probe is None or torch.cuda.is_current_stream_capturing():
                 original(graph)
             else:
@@ -426,10 +427,8 @@ class CudaGraphs:
         with error_barrier("probed replay"):
             probe.deliver(outcome)
 
-    def _experiment(self, graph: Any, model: Graph) -> None:
-        """Conduct the experiment that is to precede a replay."""
-        experiment, model.experiment = model.experiment, None
-        assert experiment is not None
+    def _experiment(self, graph: Any, model: Graph, experiment: Experiment) -> None:
+        """Conduct an experiment that is to precede a replay."""
         refused: str | None = "it is captured into another graph"
         if not torch.cuda.is_current_stream_capturing():
             refused = "it was made before shadowgraph was on"

@@ -34,6 +34,7 @@ from shadowgraph.graphs.host.reruns import conducted
 from shadowgraph.graphs.triton import host as triton_host
 from shadowgraph.model.graphs import Graph
 from shadowgraph.model.probes import Probe
+from shadowgraph.model.reruns import Experiment
 from shadowgraph.tracking import launch_recording, passing, steps
 from shadowgraph.tracking.allocator import Pool, host_allocator
 
@@ -175,8 +176,8 @@ class HostGraph:
         passes, checks = self._begin_replay()
         probe, self.model.probe = self.model.probe, None
         try:
-            if self.model.experiment is not None:
-                self._experiment()
+            while self.model.experiments:
+                self._experiment(self.model.experiments.pop(0))
             self._run_steps(bool(listeners) and not passes, probe)
         except BaseException:
             self._settle_guards()
@@ -230,11 +231,9 @@ class HostGraph:
             if isinstance(step, TenancyNode):
                 step.run(False)
 
-    def _experiment(self) -> None:
-        """Conduct the experiment that is to precede this replay. Meanwhile no other thread checks guards, or is given
+    def _experiment(self, experiment: Experiment) -> None:
+        """Conduct an experiment that is to precede this replay. Meanwhile no other thread checks guards, or is given
         memory: guards may hold other bytes."""
-        experiment, self.model.experiment = self.model.experiment, None
-        assert experiment is not None
         refused: str | None = None
         try:
             with (
