@@ -206,3 +206,62 @@ def test_a_refresh_of_what_the_graph_reads_takes_back_what_was_seen() -> None:
             graph.replay()
         found: Any = only(debugger.findings)
     assert (found.replay, found.detail.evidence) == (5, "copy")
+
+
+# -- lags on purpose ---------------------------------------------------------------------------------------------------
+
+
+def test_weights_that_lag_behind_are_a_note() -> None:
+    """A target network, which follows at the fifth step."""
+    with sg.debug() as debugger:
+        online = torch.ones(4)
+        target = online.clone()
+        graph = graph_over(lambda: target * 2)
+        for step in range(1, 5):
+            online.fill_(step + 1)
+            graph.replay()
+        note: Any = only(debugger.notes)
+        assert (note.code, note.replay, note.detail.refreshes, note.detail.lags) == ("SG108", 2, 2, False)
+        assert "was not refreshed" in note.message
+        target.copy_(online)
+        graph.replay()
+        note = only(debugger.notes)
+    assert debugger.findings == ()
+    assert (note.replay, note.detail.refreshes, note.detail.lags) == (2, 4, True)
+    assert "lags behind" in note.message
+
+
+def test_an_error_is_withdrawn_once_the_graphs_memory_follows() -> None:
+    with sg.debug() as debugger:
+        refreshed, read = by_clone()
+        graph = graph_over(lambda: SLOTS[read])
+        for step in range(1, 4):
+            refreshed.copy_(numbers(step))
+            graph.replay()
+        error = only(debugger.findings)
+        read.copy_(refreshed)
+        graph.replay()
+        assert debugger.findings == ()
+        note: Any = only(debugger.notes)
+        assert (note.id, note.detail.lags, note.replay) == (error.id, True, 2)
+        assert note.revision > error.revision
+        for step in range(4, 8):
+            refreshed.copy_(numbers(step))
+            graph.replay()
+        assert debugger.findings == ()
+        assert only(debugger.notes).id == error.id, "the pair is given up"
+
+
+@pytest.mark.parametrize("read_too", [False, True])
+def test_an_error_stays_where_the_graphs_memory_gets_other_values(read_too: bool) -> None:
+    with sg.debug() as debugger:
+        refreshed, read = by_clone()
+        graph = graph_over(lambda: SLOTS[read])
+        for step in range(1, 4):
+            refreshed.copy_(numbers(step))
+            graph.replay()
+        if read_too:
+            assert refreshed.clone().any()
+        read.copy_(numbers(7))
+        graph.replay()
+        assert only(debugger.findings).code == "SG108"

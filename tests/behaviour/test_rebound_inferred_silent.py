@@ -335,6 +335,125 @@ def rows_beyond_the_batch() -> None:
         graph.replay()
 
 
+# -- twins that lag behind on purpose ----------------------------------------------------------------------------------
+
+
+def weights_that_follow(every: int, sync: Callable[[torch.Tensor, torch.Tensor], Any], steps: int = 12) -> None:
+    online, x = torch.ones(4, 3), torch.zeros(2, 4)
+    target = online.clone()
+    graph = graph_over(lambda: x @ target)
+    for step in range(steps):
+        online.copy_(torch.full((4, 3), 2.0 + step))
+        x.fill_(step)
+        if step % every == every - 1:
+            sync(target, online)
+        graph.replay()
+
+
+def a_target_network_that_follows_every_fifth_step() -> None:
+    weights_that_follow(5, torch.Tensor.copy_)
+
+
+def a_target_network_that_follows_later_than_the_program_ends() -> None:
+    weights_that_follow(1000, torch.Tensor.copy_)
+
+
+def an_average_in_place_every_fourth_step() -> None:
+    weights_that_follow(4, lambda target, online: target.mul_(0.9).add_(online, alpha=0.1))
+
+
+def an_average_of_lists_every_seventh_step() -> None:
+    weights_that_follow(7, lambda target, online: torch._foreach_lerp_([target], [online], 0.1))
+
+
+def an_average_in_each_step() -> None:
+    weights_that_follow(1, lambda target, online: target.lerp_(online, 0.1))
+
+
+def weights_that_are_exchanged_by_way_of_the_host() -> None:
+    weights_that_follow(5, lambda target, online: target.copy_(torch.tensor(online.tolist())))
+
+
+def a_target_module_that_loads_a_state() -> None:
+    online, x = torch.nn.Linear(4, 4), torch.zeros(2, 4)
+    target = copy.deepcopy(online)
+    with torch.no_grad():
+        graph = graph_over(lambda: target(x))
+        for step in range(12):
+            for weight in online.parameters():
+                weight.fill_(step)
+            x.fill_(step)
+            if step % 5 == 4:
+                target.load_state_dict(online.state_dict())
+            graph.replay()
+
+
+def rows_of_one_tensor_of_weights() -> None:
+    both, x = torch.zeros(2, 4), torch.zeros(4)
+    graph = graph_over(lambda: x * both[1])
+    for step in range(12):
+        both[0].fill_(step)
+        x.fill_(step)
+        if step % 5 == 4:
+            both[1].copy_(both[0])
+        graph.replay()
+
+
+def quantized_weights_that_follow() -> None:
+    online, x = torch.zeros(4, dtype=torch.int8), torch.zeros(4)
+    target = online.clone()
+    graph = graph_over(lambda: x * target)
+    for step in range(6):
+        online.fill_(step)
+        graph.replay()
+
+
+def ids_that_follow_every_fifth_step(every: int = 5, tail: bool = False) -> None:
+    buffer = zeros(8)
+    back, front = (buffer[:4], buffer[4:]) if tail else (zeros(), zeros())
+    front.copy_(back)
+    graph = graph_over(lambda: SLOTS[front])
+    for step in range(12):
+        back.copy_(numbers(step))
+        if step % every == every - 1:
+            front.copy_(back)
+        graph.replay()
+
+
+def a_front_buffer_of_ids_in_one_tensor() -> None:
+    ids_that_follow_every_fifth_step(tail=True)
+
+
+def a_front_buffer_that_is_filled_in_each_step() -> None:
+    ids_that_follow_every_fifth_step(every=1)
+
+
+def ids_that_are_three_steps_late() -> None:
+    ids, ring = zeros(), [zeros() for _ in range(3)]
+    for late in ring:
+        ids.copy_(late)
+    graph = graph_over(lambda: SLOTS[ids])
+    for step in range(12):
+        ids.copy_(ring[step % 3])
+        ring[step % 3].copy_(numbers(step))
+        graph.replay()
+
+
+LAGGING: tuple[Callable[[], None], ...] = (
+    a_target_network_that_follows_every_fifth_step,
+    a_target_network_that_follows_later_than_the_program_ends,
+    an_average_in_place_every_fourth_step,
+    an_average_of_lists_every_seventh_step,
+    an_average_in_each_step,
+    weights_that_are_exchanged_by_way_of_the_host,
+    a_target_module_that_loads_a_state,
+    rows_of_one_tensor_of_weights,
+    quantized_weights_that_follow,
+    ids_that_follow_every_fifth_step,
+    a_front_buffer_of_ids_in_one_tensor,
+    a_front_buffer_that_is_filled_in_each_step,
+    ids_that_are_three_steps_late,
+)
 PROGRAMS: tuple[Callable[[], None], ...] = (
     a_fresh_table_is_copied_into_the_static_one,
     an_input_per_graph_in_turn,
@@ -363,6 +482,7 @@ PROGRAMS: tuple[Callable[[], None], ...] = (
     both_windows_of_a_buffer,
     several_things_in_one_tensor,
     rows_beyond_the_batch,
+    *LAGGING,
 )
 
 

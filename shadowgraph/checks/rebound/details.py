@@ -33,7 +33,7 @@ class Rebound:
         known.
     planned
         Whether a plan gives the values that the graph should read, or the memory that the attribute leads to now.
-    evidence, refreshes
+    evidence, refreshes, lags
         As in `ReboundDetail`; where nothing was declared, `attribute` is a path, or empty.
     """
 
@@ -45,6 +45,7 @@ class Rebound:
     planned: bool
     evidence: Evidence = Evidence.DECLARED
     refreshes: int = 0
+    lags: bool = False
 
 
 def rebinding_of(draft: Detection, context: Context) -> ReboundDetail | None:
@@ -59,6 +60,7 @@ def rebinding_of(draft: Detection, context: Context) -> ReboundDetail | None:
         planned=rebound.planned,
         evidence=rebound.evidence,
         refreshes=rebound.refreshes,
+        lags=rebound.lags,
     )
 
 

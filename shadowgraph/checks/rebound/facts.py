@@ -38,6 +38,8 @@ class ReboundDetail(Detail, msgspec.Struct, frozen=True, tag=CODE, tag_field=TAG
         How the other memory is known to be meant.
     refreshes
         With nothing declared: how many refreshes of the other memory were seen that the graph's memory did not get.
+    lags
+        Whether it was copied from the other memory after these: it follows late, as a target network does.
     """
 
     attribute: OwnerPath
@@ -46,3 +48,4 @@ class ReboundDetail(Detail, msgspec.Struct, frozen=True, tag=CODE, tag_field=TAG
     planned: bool = False
     evidence: Evidence = Evidence.DECLARED
     refreshes: Kept[int] = 0
+    lags: bool = False

@@ -8,12 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from shadowgraph.checks.kind import FindingKind, Row
 from shadowgraph.checks.rebound import CODE
 from shadowgraph.checks.rebound.facts import Evidence, ReboundDetail
 from shadowgraph.checks.verdicts import named, successor_said
 from shadowgraph.common.words import plural
-from shadowgraph.model.findings import Finding
+from shadowgraph.model.findings import Finding, Severity
 from shadowgraph.model.kinds import Detail
 
 if TYPE_CHECKING:
@@ -66,7 +68,22 @@ class ReboundInputKind(FindingKind):
         if detail.evidence is not Evidence.DECLARED:
             known, inferred = _GROUNDS[detail.evidence]
             yield "known", f"{known}; {_counted(detail)}"
+            if detail.lags:
+                inferred = "the graph's memory follows late on purpose"
+            elif finding.severity is Severity.NOTE:
+                inferred = f"{inferred}, unless that lags behind on purpose"
             yield "inferred", f"{inferred}, as nothing was declared"
+
+    def advice(self, finding: Finding) -> str:
+        return _LAG_REMEDY if finding.severity is Severity.NOTE else self.remedy
+
+    def merged(self, known: Finding, again: Finding) -> Finding | None:
+        """A lag that turns out to be a habit is no error."""
+        before, now = known.detail, again.detail
+        if not (isinstance(before, ReboundDetail) and isinstance(now, ReboundDetail)) or not now.lags:
+            return None
+        detail = msgspec.structs.replace(before, refreshes=now.refreshes, lags=True)
+        return msgspec.structs.replace(known, severity=Severity.NOTE, detail=detail, revision=known.revision + 1)
 
     def make_checks(self, context: Context) -> Iterable[Check]:
         from shadowgraph.checks.rebound.check import ReboundInputs
@@ -93,6 +110,10 @@ class ReboundInputKind(FindingKind):
         return rebinding_of(draft, context)
 
 
+_LAG_REMEDY = (
+    "Nothing, if the graph is meant to read older values, as of a target network or averaged weights. Else refresh in "
+    "place (copy_) the memory that the graph was captured with."
+)
 # What is known where nothing was declared, and what is inferred from it.
 _GROUNDS = {
     Evidence.NAME: (
@@ -117,9 +138,12 @@ def _inferred(reads: str, detail: ReboundDetail) -> str:
     if detail.evidence is Evidence.NAME:
         return f"{reads}, which was not refreshed, but {detail.attribute} leads to other memory since, with new values,"
     instead = detail.now.name if detail.now is not None else "other memory"
+    if detail.lags:
+        return f"{reads}, which lags behind {instead}: it is copied from there, but not after each refresh,"
     verb = "were" if instead.startswith("bytes ") else "was"
     return f"{reads}, which was not refreshed, but {instead} {verb}, which no code reads,"
 
 
 def _counted(detail: ReboundDetail) -> str:
-    return f"seen at {plural(detail.refreshes, 'replay')}, while the graph's memory kept its bytes"
+    later = ", and was copied from there later" if detail.lags else ""
+    return f"seen at {plural(detail.refreshes, 'replay')}, while the graph's memory kept its bytes{later}"

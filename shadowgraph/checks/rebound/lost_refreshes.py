@@ -12,6 +12,11 @@ good. The second sighting is reported: then an earlier refresh was overwritten w
 memory held the same bytes throughout. Each refresh of the graph's memory takes all that back, and two sightings more
 are needed from then on.
 
+That is an error for integers of 16 bits and more: a graph that indexes with ids of an older step reads the wrong rows.
+Of other values it is a note. Weights may lag behind by design, and no number of sightings tells that apart from a lost
+refresh: a target network follows every thousandth step, a reference model never. A launch that reads the twin and
+writes the graph's memory, once the pair was reported, shows that the lag is a habit: what was an error is a note then.
+
 Silent are constants and weights, whatever graphs write themselves, staging buffers (they are read), results that are
 saved to the twin, and twins that a graph reads, as of two graphs that replay in turn.
 """
@@ -19,11 +24,11 @@ saved to the twin, and twins that a graph reads, as of two graphs that replay in
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from shadowgraph.checks.base import Check, Checkpoint, Context
+from shadowgraph.checks.base import Check, Checkpoint, Context, Detection
 from shadowgraph.checks.rebound.check import ReboundInputs
 from shadowgraph.checks.rebound.details import Rebound
 from shadowgraph.checks.rebound.drafts import (
@@ -42,6 +47,7 @@ from shadowgraph.checks.row_epochs import unequal
 from shadowgraph.graphs.dispatch.operand_notes import OperandNotes, order
 from shadowgraph.graphs.dispatch.schemas import puts
 from shadowgraph.model.buffers import Role
+from shadowgraph.model.findings import Severity
 from shadowgraph.model.graphs import Graph
 from shadowgraph.model.launches import Access, LaunchKind, Pointer
 from shadowgraph.model.phases import Phase
@@ -49,13 +55,14 @@ from shadowgraph.model.ranges import ByteRange, RangeSet
 from shadowgraph.model.stacks import Stack
 from shadowgraph.model.views import TensorView
 from shadowgraph.tracking.foreign import still_there
-from shadowgraph.tracking.writes import Write
+from shadowgraph.tracking.writes import Write, WriteLog
 
 _SUSPECTS = 256
 _PATIENCE = 16  # replays with a refresh of a twin until its pair is given up without a verdict
 _LONGEST = 64  # observed replays of any graph, after which it is given up, too
 _LEARNING = 64  # observed replays since the latest capture until copies are not noted any more: set-up is over
 _HOST_READS = 256  # remembered until the next replay
+_IDS = frozenset({"int16", "int32", "int64", "uint16", "uint32", "uint64"})  # of 8 bits are masks, quantized weights
 
 
 @dataclass(slots=True, eq=False)
@@ -79,6 +86,8 @@ class _Suspect:
         Number of replays before which the twin was written.
     told
         Whether there was enough evidence for a report.
+    draft
+        The latest report.
     """
 
     graph: Graph
@@ -94,6 +103,7 @@ class _Suspect:
     disturbed: int = 0
     looks: int = 0
     told: bool = False
+    draft: Detection | None = None
 
     def disturb(self) -> None:
         """Discard what was seen so far."""
@@ -199,7 +209,10 @@ class LostRefreshes(Check):
         if graph is None:
             self._note_windows(write)
             self._note_twins(write)
-        self._drop([suspect for suspect in self._suspects if self._ends(suspect, write, touched, graph)])
+        ended = [suspect for suspect in self._suspects if self._ends(suspect, write, touched, graph)]
+        for suspect in ended:
+            self._withdraw(suspect, write, touched)
+        self._drop(ended)
 
     def _ends(self, suspect: _Suspect, write: Write, touched: list[Pointer], graph: Graph | None) -> bool:
         """Note what a launch did to a pair. Returns whether the pair is to be dropped for that."""
@@ -212,6 +225,16 @@ class LostRefreshes(Check):
         writes.append(write)
         guessed = len(writes) > 1 and any(_may_have_read(each) for each in writes)  # what another launch wrote
         return graph is not None or guessed
+
+    def _withdraw(self, suspect: _Suspect, write: Write, touched: list[Pointer]) -> None:
+        """A pair that was reported ends: if the launch copied the twin to the graph's memory, that lags on purpose."""
+        twin, draft = suspect.twin, suspect.draft
+        if draft is None or not write.ranges.overlaps(twin.home.hull):
+            return
+        if any(_reads(write, pointer, twin.where) for pointer in touched):
+            assert isinstance(draft.facts, Rebound)
+            facts = replace(draft.facts, lags=True)
+            self.context.report(replace(draft, severity=Severity.NOTE, facts=facts))
 
     def _note_twins(self, write: Write) -> None:
         """Host code writes twins for the first time since the capture."""
@@ -335,7 +358,11 @@ class LostRefreshes(Check):
             return  # it is reported as another twin's, or by its name
         stale = Stale(twin.home, twin.buffer, items, suspect.found, suspect.other)
         facts = Rebound("", "", None, twin.where, twin.other, False, twin.evidence, suspect.sightings)
-        self.context.report(stale_draft(checkpoint, stale, str(twin.evidence), look.write, facts))
+        draft = stale_draft(checkpoint, stale, str(twin.evidence), look.write, facts)
+        if twin.home.dtype not in _IDS:
+            draft = replace(draft, severity=Severity.NOTE)
+        suspect.draft = replace(draft, checkpoint=replace(checkpoint, writes=WriteLog()))
+        self.context.report(draft)
 
 
 def _reads(write: Write, pointer: Pointer, where: ByteRange) -> bool:
