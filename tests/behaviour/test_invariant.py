@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -136,6 +139,135 @@ def test_a_host_read_of_what_a_graph_was_given_in_two_views_is_sure() -> None:
         indptr.tolist()
     found = only(debugger.findings)
     assert (found.detected_at, found.confidence) == ("host_read", "medium")
+
+
+Fill = Callable[[torch.Tensor, list[int]], Any]  # index pointers, of whatever length, for a padded batch
+
+
+def zeros_before(indptr: torch.Tensor, values: list[int]) -> None:
+    indptr.zero_()
+    indptr[1 : len(values)] = torch.tensor(values[1:], dtype=torch.int32)
+
+
+def zeros_behind(indptr: torch.Tensor, values: list[int]) -> None:
+    indptr[1 : len(values)] = torch.tensor(values[1:], dtype=torch.int32)
+    indptr[len(values) :] = 0
+
+
+def zeros_to_the_batch(indptr: torch.Tensor, values: list[int]) -> None:
+    indptr[: len(values)] = torch.tensor(values, dtype=torch.int32)
+    indptr[len(values) : 5] = 0
+
+
+def zeros_in_one_copy(indptr: torch.Tensor, values: list[int]) -> None:
+    indptr[:5].copy_(torch.tensor(values + [0] * (5 - len(values)), dtype=torch.int32))
+
+
+def in_sums(indptr: torch.Tensor, values: list[int]) -> None:
+    lengths = torch.tensor(values).diff()
+    indptr.fill_(0)
+    torch.cumsum(lengths, 0, dtype=torch.int32, out=indptr[1 : len(values)])
+
+
+def indptr_and_graph(debugger: sg.Debugger) -> tuple[torch.Tensor, sg.HostGraph]:
+    """Index pointers, and a graph that was given the first five of them."""
+    indptr = guarded(debugger, 9)
+    debugger.name("attn", {"kv_indptr": indptr})
+    return indptr, reader_of(indptr[:5])[0]
+
+
+@pytest.mark.parametrize("fill", [zeros_before, zeros_behind, zeros_to_the_batch, zeros_in_one_copy, in_sums])
+def test_zeros_of_padded_rows_are_a_note(fill: Fill) -> None:
+    """A padded row runs from the last index pointer to 0: a loop over it is empty."""
+    with sg.debug() as debugger:
+        indptr, graph = indptr_and_graph(debugger)
+        for values in ([0, 2, 5, 6], [0, 1, 2, 3, 4], [0, 7], [0, 2, 5]):
+            with debugger.prepare(graph):
+                fill(indptr, values)
+            for _ in range(2):
+                graph.replay()
+        indptr[:5].tolist()
+        assert debugger.findings == ()
+        note = only(debugger.notes)
+        assert (note.code, note.confidence, note.replay) == ("SG109", "low", 1)
+        assert note.detail.rule == "nondecreasing: [4] = 0 after [3] = 6"
+        assert debugger.facts().faults == {}
+
+
+def test_zeros_of_padded_rows_that_another_graph_fills_in_are_a_note() -> None:
+    with sg.debug() as debugger:
+        indptr, graph = indptr_and_graph(debugger)
+        planned = torch.tensor([2, 5, 6], dtype=torch.int32)
+        plan = sg.HostGraph()
+        with sg.host_graph(plan):
+            indptr.zero_()
+            indptr[1:4].copy_(planned)
+        for _ in range(3):
+            plan.replay()
+            graph.replay()
+        assert debugger.findings == ()
+        assert only(debugger.notes).code == "SG109"
+
+
+def test_after_a_pause_it_is_not_known_when_zeros_were_filled_in() -> None:
+    with sg.debug() as debugger:
+        indptr, graph = indptr_and_graph(debugger)
+        graph.replay()
+        debugger.pause()
+        indptr.zero_()
+        debugger.resume()
+        indptr[1:4] = torch.tensor([2, 5, 6])
+        graph.replay()
+        assert debugger.findings == ()
+
+
+def refreshed_for_fewer_rows(indptr: torch.Tensor) -> None:
+    indptr[:4] = torch.tensor([0, 2, 5, 6])
+
+
+def shrinking(indptr: torch.Tensor) -> None:
+    indptr[:5] = torch.tensor([0, 2, 5, 3, 0])
+
+
+def without_what_follows(indptr: torch.Tensor) -> None:
+    indptr[:5] = torch.tensor([0, 2, 0, 0, 6])
+
+
+def lost_at_the_end(indptr: torch.Tensor) -> None:
+    indptr[:5] = torch.tensor([0, 2, 5, 6, 1])
+
+
+@pytest.mark.parametrize("fill", [refreshed_for_fewer_rows, shrinking, without_what_follows, lost_at_the_end])
+def test_other_falls_are_errors(fill: Callable[[torch.Tensor], Any]) -> None:
+    with sg.debug() as debugger:
+        indptr, graph = indptr_and_graph(debugger)
+        fill(indptr)
+        graph.replay()
+        found = only(debugger.findings)
+    assert (found.code, found.severity, found.confidence, found.replay) == ("SG109", "error", "medium", 1)
+
+
+@pytest.mark.parametrize("steps", [1, 70])
+def test_zeros_from_the_allocation_are_no_padding_of_a_later_batch(steps: int) -> None:
+    """However many writes were seen since."""
+    with sg.debug() as debugger:
+        indptr, graph = indptr_and_graph(debugger)
+        smaller = reader_of(indptr[:4])[0]
+        for step in range(steps):
+            indptr[:4] = torch.tensor([0, 2, 5, 6 + step])
+            smaller.replay()
+        assert debugger.findings == () == debugger.notes
+        graph.replay()
+        assert only(debugger.findings).detail.rule == f"nondecreasing: [4] = 0 after [3] = {5 + steps}"
+
+
+def test_a_declared_rule_takes_zeros_of_padded_rows_for_an_error() -> None:
+    with sg.debug() as debugger:
+        indptr, graph = indptr_and_graph(debugger)
+        debugger.invariant(indptr, "nondecreasing")
+        zeros_before(indptr, [0, 2, 5, 6])
+        graph.replay()
+        assert only(debugger.findings).confidence == "high"
 
 
 def test_another_rule_on_the_same_range_does_not_stop_inference() -> None:

@@ -24,7 +24,7 @@ from shadowgraph.model.findings import Reader, Severity
 from shadowgraph.model.graphs import Graph
 from shadowgraph.model.owners import Owner
 from shadowgraph.model.phases import Phase
-from shadowgraph.model.ranges import ByteRange
+from shadowgraph.model.ranges import ByteRange, RangeSet
 from shadowgraph.model.stacks import Stack
 from shadowgraph.model.views import TensorView
 from shadowgraph.tracking.foreign import still_there
@@ -71,6 +71,10 @@ class _Noted:
     done: dict[int, int]
     order: int
 
+    def period(self, graphs: list[int]) -> tuple[int | None, ...]:
+        """Between which replays of some graphs it happened, by serials."""
+        return tuple(self.done.get(serial) for serial in graphs)
+
 
 class Invariants(Check):
     """Checks rules at the start of a replay, at a host read and on request; never in the middle of a graph.
@@ -86,6 +90,7 @@ class Invariants(Check):
         self.unobserved_since = inf
         self.invariants: list[Invariant] = []
         self._writes: deque[_Noted] = deque(maxlen=_WRITES)
+        self._all_noted = True  # no write was forgotten or passed unseen
 
     def declare(self, buffer: Buffer, view: TensorView, rule: Rule, inferred: bool = False) -> None:
         """Add a rule."""
@@ -106,6 +111,7 @@ class Invariants(Check):
     def invalidate_writers(self) -> None:
         """After unseen writes: the last write that was seen need not be the last one."""
         self.unobserved_since = inf
+        self._all_noted = False
         self._writes.clear()
 
     def reads_captured(self, graph: Graph) -> bool:
@@ -162,7 +168,10 @@ class Invariants(Check):
         breach = self._breach(key.invariant, key.part, data)
         if breach is not None:
             kept = not key.invariant.inferred or key.invariant.most is not None  # for all of the buffer
-            sure = kept or self._ends_before_the_tail(key.invariant, key.part)
+            sure = kept or (
+                self._ends_before_the_tail(key.invariant, key.part)
+                and not self._is_padding(key.invariant, key.part, breach, data, checkpoint)
+            )
             self._found(key.invariant, key.part, breach, checkpoint, None, sure)
 
     def host_read(self, view: TensorView, how: str, stack: Stack, checkpoint: Checkpoint) -> None:
@@ -178,6 +187,7 @@ class Invariants(Check):
 
     def written(self, write: Write, phase: Phase | None, graph: Graph | None) -> None:
         if any(write.ranges.overlaps(invariant.where) for invariant in self.invariants):
+            self._all_noted = self._all_noted and len(self._writes) < _WRITES
             self._writes.append(_Noted(write, phase, graph, self.context.replays(), next(self.context.clock)))
 
     def recheck(self, checkpoint: Checkpoint) -> None:
@@ -202,14 +212,50 @@ class Invariants(Check):
         start = invariant.where.start
         return any(i.where.start == start and i.where.stop > part.stop for i in self._living())
 
+    def _is_padding(
+        self, invariant: Invariant, part: ByteRange, breach: Breach, data: bytes, checkpoint: Checkpoint
+    ) -> bool:
+        """Whether inferred index pointers only fall to zeros that last to the end of a part, and that were filled in
+        together with the pointer before them: rows that a batch is padded with have no entries then.
+
+        Zeros that are left from the allocation or from another batch are no padding, where all writes are known.
+        """
+        if invariant.most is not None or not invariant.inferred:
+            return False
+        if np.frombuffer(data, dtype=np.dtype(invariant.view.dtype))[breach.index :].any():
+            return False
+        if (checkpoint.order or inf) > self.unobserved_since:
+            return True  # it is not known when these were written
+        item = invariant.view.itemsize
+        fills = self._fills(ByteRange(part.start + (breach.index - 1) * item, part.start + len(data)), checkpoint)
+        return len(fills) < 2 and None not in fills
+
+    def _fills(self, where: ByteRange, checkpoint: Checkpoint) -> set[tuple[int | None, ...] | None]:
+        """Between which replays of the graphs that use a range its bytes were last written. None stands for bytes that
+        were not written since a rule is known."""
+        left, found = RangeSet.of([where]), set[tuple[int | None, ...] | None]()
+        graphs = [graph.serial for graph in self.context.graphs_on(where)]
+        for noted in reversed(self._writes):
+            early = not checkpoint.order or noted.order < checkpoint.order
+            if early and any(left.overlaps(span) for span in noted.write.ranges):
+                found.add(noted.period(graphs))
+                left -= noted.write.ranges
+        if left and self._all_noted:
+            found.add(None)
+        elif left and self._writes:
+            found.add(self._writes[0].period(graphs))  # a write that was forgotten was no later than that
+        return found
+
     def _living(self) -> list[Invariant]:
         return [invariant for invariant in self.invariants if still_there(invariant.buffer)]
 
     def _judge(self, invariant: Invariant, part: ByteRange, checkpoint: Checkpoint, reader: Reader | None) -> None:
         whole = part if invariant.rule.prefix_safe else invariant.where
-        breach = self._breach(invariant, whole, self.context.engine.read(self._usable(invariant, whole)))
+        data = self.context.engine.read(self._usable(invariant, whole))
+        breach = self._breach(invariant, whole, data)
         if breach is not None:
-            self._found(invariant, whole, breach, checkpoint, reader, sure=True)
+            sure = not self._is_padding(invariant, whole, breach, data, checkpoint)
+            self._found(invariant, whole, breach, checkpoint, reader, sure)
 
     def _found(
         self,
