@@ -214,7 +214,7 @@ def test_a_refresh_of_what_the_graph_reads_takes_back_what_was_seen() -> None:
 def test_weights_that_lag_behind_are_a_note() -> None:
     """A target network, which follows at the fifth step."""
     with sg.debug() as debugger:
-        online = torch.ones(4)
+        online = torch.ones(4, 3)
         target = online.clone()
         graph = graph_over(lambda: target * 2)
         for step in range(1, 5):
@@ -229,6 +229,20 @@ def test_weights_that_lag_behind_are_a_note() -> None:
     assert debugger.findings == ()
     assert (note.replay, note.detail.refreshes, note.detail.lags) == (2, 4, True)
     assert "lags behind" in note.message
+
+
+def test_a_number_for_each_request_is_an_error() -> None:
+    """The sampler has a copy of the temperatures."""
+    with sg.debug() as debugger:
+        temperatures, logits = torch.ones(3), torch.zeros(3, 7)
+        copied = temperatures.clone()
+        graph = graph_over(lambda: (logits / copied[:, None]).softmax(-1))
+        for step in range(4):
+            logits.fill_(step)
+            temperatures.copy_(torch.tensor([0.5, 1.0, 1.5]) + step)
+            graph.replay()
+        found: Any = only(debugger.findings)
+    assert (found.code, found.replay, found.detail.evidence) == ("SG108", 2, "copy")
 
 
 def test_an_error_is_withdrawn_once_the_graphs_memory_follows() -> None:

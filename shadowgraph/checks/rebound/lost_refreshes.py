@@ -12,10 +12,11 @@ good. The second sighting is reported: then an earlier refresh was overwritten w
 memory held the same bytes throughout. Each refresh of the graph's memory takes all that back, and two sightings more
 are needed from then on.
 
-That is an error for integers of 16 bits and more: a graph that indexes with ids of an older step reads the wrong rows.
-Of other values it is a note. Weights may lag behind by design, and no number of sightings tells that apart from a lost
-refresh: a target network follows every thousandth step, a reference model never. A launch that reads the twin and
-writes the graph's memory, once the pair was reported, shows that the lag is a habit: what was an error is a note then.
+That is an error for ids and for vectors: a graph that indexes with ids of an older step reads the wrong rows. Of what
+may be weights, which are floating point matrices or of 8 bits, it is a note. These may lag behind by design, and no
+number of sightings tells that apart from a lost refresh: a target network follows every thousandth step, a reference
+model never. A launch that reads the twin and writes the graph's memory, once the pair was reported, shows that the lag
+is a habit: what was an error is a note then.
 
 Silent are constants and weights, whatever graphs write themselves, staging buffers (they are read), results that are
 saved to the twin, and twins that a graph reads, as of two graphs that replay in turn.
@@ -62,7 +63,7 @@ _PATIENCE = 16  # replays with a refresh of a twin until its pair is given up wi
 _LONGEST = 64  # observed replays of any graph, after which it is given up, too
 _LEARNING = 64  # observed replays since the latest capture until copies are not noted any more: set-up is over
 _HOST_READS = 256  # remembered until the next replay
-_IDS = frozenset({"int16", "int32", "int64", "uint16", "uint32", "uint64"})  # of 8 bits are masks, quantized weights
+_SMALL = frozenset({"bool", "int8", "uint8"})  # masks and quantized weights, no ids
 
 
 @dataclass(slots=True, eq=False)
@@ -359,10 +360,16 @@ class LostRefreshes(Check):
         stale = Stale(twin.home, twin.buffer, items, suspect.found, suspect.other)
         facts = Rebound("", "", None, twin.where, twin.other, False, twin.evidence, suspect.sightings)
         draft = stale_draft(checkpoint, stale, str(twin.evidence), look.write, facts)
-        if twin.home.dtype not in _IDS:
+        if _may_be_weights(twin.home):
             draft = replace(draft, severity=Severity.NOTE)
         suspect.draft = replace(draft, checkpoint=replace(checkpoint, writes=WriteLog()))
         self.context.report(draft)
+
+
+def _may_be_weights(view: TensorView) -> bool:
+    """Whether a tensor may hold a model's weights: no ids, and no number for each request."""
+    matrix = sum(size > 1 for size in view.shape) > 1
+    return view.dtype in _SMALL or (matrix and "float" in view.dtype)
 
 
 def _reads(write: Write, pointer: Pointer, where: ByteRange) -> bool:
