@@ -46,6 +46,7 @@ PACKAGES = (
     "flashinfer-python",
     "sglang",
     "transformers",
+    "msgspec",
     "vllm",
 )
 
@@ -88,6 +89,16 @@ def source(root: Path = ROOT) -> str:
     return digest.hexdigest()[:12]
 
 
+def driver_version() -> str:
+    """The version of NVIDIA's driver; empty where `nvidia-smi` does not tell."""
+    command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    try:
+        said = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return said.splitlines()[0].strip() if said.strip() else ""
+
+
 def circumstances(command: str) -> dict[str, Any]:
     """The card and the versions that a result depends on."""
     import torch
@@ -103,6 +114,7 @@ def circumstances(command: str) -> dict[str, Any]:
         "card": torch.cuda.get_device_name(),
         "capability": ".".join(map(str, torch.cuda.get_device_capability())),
         "cuda": torch.version.cuda,
+        "driver": driver_version(),
         "python": platform.python_version(),
         "packages": found,
         "source": source(),

@@ -155,3 +155,13 @@ def test_the_source_is_all_that_runs(name: str, counts: bool, tmp_path: Path) ->
     path.write_text("other")
     other = tool.source(tmp_path)
     assert len({none, one, other}) == (3 if counts else 1)
+
+
+@pytest.mark.parametrize(("printed", "known"), [("580.95.05\n580.95.05\n", "580.95.05"), ("", ""), (None, "")])
+def test_the_drivers_version(printed: str | None, known: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if printed is not None:
+        asked = tmp_path / "nvidia-smi"
+        asked.write_text(f"#!/bin/sh\ncat <<END\n{printed}END\n")
+        asked.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin" if printed is not None else str(tmp_path))
+    assert tool.driver_version() == known
