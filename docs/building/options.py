@@ -16,8 +16,8 @@ from building.repository import ROOT
 from shadowgraph.common.options import OPTIONS
 
 logger = logging.getLogger(__name__)
-# Of other programs.
-OTHERS = {"--no-deps", "--padding", "--version"}
+# Of other programs and of every verb.
+OTHERS = {"--help", "--kv-cache-memory-bytes", "--no-deps", "--padding", "--version"}
 _FLAG = re.compile(r"(?<![\w-])--[a-z][a-z-]+")
 _DEFINED = re.compile(r"[\"'](--[a-z][a-z-]+|SHADOWGRAPH_[A-Z][A-Z_]*)[\"']")
 _VARIABLE = re.compile(r"SHADOWGRAPH_[A-Z][A-Z_]*")
