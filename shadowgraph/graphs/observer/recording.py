@@ -189,7 +189,8 @@ class Recording(Mapping[int, Form]):
     def forget_learnt(self) -> bool:
         """Have `nodes` tell no stack any more that an earlier capture's operator had. Returns whether one did."""
         had, self._learnt = bool(self._learnt), {}
-        vars(self).pop("_decoded", None)
+        for decoded in ("_decoded", "_made"):
+            vars(self).pop(decoded, None)
         return had
 
     @cached_property

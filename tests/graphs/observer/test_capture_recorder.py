@@ -491,6 +491,19 @@ def test_nothing_learnt_is_left_of_a_recording_whose_kernels_are_others(library:
     assert not made.forget_learnt()
 
 
+def test_no_learnt_stack_is_left_of_the_tensors_that_it_made(library: Library) -> None:
+    x = torch.ones(4)
+
+    def body() -> None:
+        kept = [x + number for number in range(40)]
+        assert len({each.data_ptr() for each in kept}) == 40
+
+    _, (_, made, _) = in_turn(library, [body, body])
+    assert [trace is not None for _, _, trace in made.values()] == [True] * 40
+    assert made.forget_learnt()
+    assert sum(trace is not None for _, _, trace in made.values()) == 3, "operators 0, 16 and 32"
+
+
 def test_of_several_that_taught_the_same_the_latest_is_believed(library: Library) -> None:
     x = torch.ones(4)
     (taught, _, _) = capture(library, partial_steps(x))
