@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 import torch
 from blocks import buffer_of, intact
 
 import shadowgraph as sg
+from shadowgraph.graphs.dispatch import rehoming
 from shadowgraph.graphs.dispatch.eager import EagerMode, guard_allocations
 from shadowgraph.graphs.dispatch.stepping_aside import PARTED, begin_count
 from shadowgraph.model.guards import GuardPolicy
@@ -25,7 +27,14 @@ def mode(allocator: HostAllocator, policy: GuardPolicy) -> Iterator[EagerMode]:
 
 
 class Alias(torch.Tensor):
-    """A subclass of the program's."""
+    """A subclass of the program's, whose code must not run for a resize of another tensor."""
+
+    resizing = False
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        assert not cls.resizing, func
+        return super().__torch_function__(func, types, args, kwargs)
 
 
 SHARES: dict[str, Share] = {
@@ -46,7 +55,11 @@ RESIZES: dict[str, Callable[[torch.Tensor], object]] = {
 def run(share: Share, resize: Callable[[torch.Tensor], object], x: torch.Tensor) -> list[object]:
     """What a program sees of two tensors that share memory, around a resize of one."""
     other = share(x)
-    resize(x)
+    Alias.resizing = True
+    try:
+        resize(x)
+    finally:
+        Alias.resizing = False
     seen = [
         other.tolist(),
         other.storage_offset(),
@@ -96,6 +109,28 @@ def test_tensors_without_a_python_object_stay_and_are_counted(allocator: HostAll
     made.sum().backward()
     assert inputs.grad is not None
     assert inputs.grad.tolist() == [[4.0] * 4] * 2
+
+
+def test_a_tensor_that_torch_leaves_no_other_memory_stays_and_is_counted(
+    mode: EagerMode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The resize itself is not lost by that."""
+    put, counts = rehoming._put, begin_count()
+
+    def refuse(tensor: torch.Tensor, storage: torch.UntypedStorage) -> None:
+        if tensor is view:
+            raise RuntimeError("not this one")
+        put(tensor, storage)
+
+    monkeypatch.setattr(rehoming, "_put", refuse)
+    with guard_allocations():
+        x = torch.arange(4.0)
+    view, other = x[:2], x[1:]
+    x.resize_(300)
+    assert x[:4].tolist() == [0, 1, 2, 3]
+    assert other.data_ptr() == x.data_ptr() + 4
+    assert view.tolist() == [0, 1]
+    assert counts[PARTED] == 1
 
 
 def test_without_others_no_object_is_looked_at(mode: EagerMode, monkeypatch: pytest.MonkeyPatch) -> None:

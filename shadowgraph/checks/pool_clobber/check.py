@@ -362,10 +362,10 @@ def _by_launch(launch: Launch, graph: str | None = None, replay: int | None = No
 
 
 def _at_birth(known: Sequence[Tenant], storage: tuple[int, int], sight: Sight) -> Tenant | None:
-    """The one of some tenants that a storage is of which was seen as it was made; None where that is not certain.
+    """The tenant whose memory a storage has that was seen as it was made; None where that is not certain.
 
-    It is of the newest tenant as long as that lives. Of those that have ended, the graph that has replayed last has
-    left its values there. Whether the newest lives is not known on a device.
+    That is the newest tenant if it lives; else the last one of the graph that replayed last. On a device it is not
+    known whether the newest lives.
     """
     newest = known[-1]
     ended = newest.made.buffer is None or (newest.made.buffer.freed_at or inf) <= sight.serial

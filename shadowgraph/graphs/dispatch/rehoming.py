@@ -1,8 +1,7 @@
-"""New memory behind tensors whose storage cannot grow, as torch puts it behind one that can.
+"""New memory for all tensors on a storage that cannot grow.
 
-torch resizes a storage, and with it every tensor on it. A storage with guards has a fixed size, so that its tensors get
-another one, all of them or the one that is resized alone. Called by the dispatch modes in the thread of the operator;
-no lock.
+torch resizes a storage in place, so that every tensor on it sees the new memory. A storage with guards has a fixed
+size: its tensors are given another storage. Called by the dispatch modes in the thread of the operator; no lock.
 """
 
 from __future__ import annotations
@@ -13,25 +12,37 @@ import torch
 
 from shadowgraph.graphs.dispatch.stepping_aside import PARTED, stepped_aside
 
-_OWN = 2  # references to the storage: of the tensor, and of the object that stands for it here
+_OWN = 2  # references to the storage: by the tensor, and by its Python object
 
 
 def rehome(tensor: torch.Tensor, old: torch.UntypedStorage, new: torch.UntypedStorage) -> None:
     """Give all tensors on a storage another one, at least as large, at the places that they had.
 
-    Where not all of them are known, the others stay where they are, which is counted: their memory and that of `tensor`
-    part.
+    Tensors that are not known, or that torch leaves no other storage, stay where they are, which is counted: they no
+    longer share memory with `tensor` then.
     """
-    others = sharers(tensor, old)
-    if others is None:
+    with torch._C.DisableTorchFunction():  # of subclasses, which are the program's code
+        others = sharers(tensor, old)
+        _put(tensor, new)
+        kept = others is None
+        for each in others or ():
+            try:
+                _put(each, new)
+            except RuntimeError:
+                kept = True
+    if kept:
         stepped_aside(PARTED)
-    for each in (tensor, *(others or ())):
-        each.set_(new, each.storage_offset(), each.size(), each.stride())
+
+
+def _put(tensor: torch.Tensor, storage: torch.UntypedStorage) -> None:
+    tensor.set_(storage, tensor.storage_offset(), tensor.size(), tensor.stride())
 
 
 def sharers(tensor: torch.Tensor, storage: torch.UntypedStorage) -> list[torch.Tensor] | None:
-    """The other tensors on the storage of a tensor; None where something else holds it, or tensors without a Python
-    object. Looks through all objects, in the rare case that there are any."""
+    """The other tensors on the storage of a tensor; None where code in C++ holds it without a Python object.
+
+    Lists all objects of the process, unless there are no others.
+    """
     count = torch._C._storage_Use_Count(storage._cdata) - _OWN
     if count <= 0:
         return []

@@ -12,7 +12,7 @@ POOLED = "allocations left unguarded in a memory pool that the program had made 
 MADE_FX = "allocations left unguarded while make_fx traced"
 LARGE = "large allocations left unguarded: "  # followed by why
 FENCE = "fences not laid: "  # followed by why
-PARTED = "resized tensors whose memory others share that are no tensors of Python's: these stay where they were"
+PARTED = "resizes of guarded tensors whose storage is also held in C++, which keeps the old memory"
 TRACED = "calls not seen while torch.jit traced them"
 
 _counts: Counter[str] = Counter()
