@@ -138,7 +138,7 @@ def _is_ours(kind: type) -> bool:
 def stored(owner: object, attribute: str) -> object:
     """What an attribute holds by the object's instance dictionary, by a module's tables or by its slots; None where it
     is in none of these. Runs no code of the object."""
-    held = owner if isinstance(owner, dict) else _instance_dict(owner)
+    held: Any = owner if issubclass(type(owner), dict) else _instance_dict(owner)
     for table in (held, *(held.get(name) for name in _MODULE_TABLES)):
         if isinstance(table, dict) and attribute in table:
             return table[attribute]
