@@ -159,6 +159,29 @@ bool fits(const Operator& known, const char* key, std::string_view name, std::st
   return known.key == key && (known.native || (known.name == name && known.overload == overload));
 }
 
+// The kernel in what torch hands out, which it lets be called with boxed arguments only: to box and unbox the arguments of a
+// copy costs more than all else here, above all with cold caches.
+template <c10::KernelFunction c10::SafeKernelFunction::*kMember>
+struct Reach {
+  friend const c10::KernelFunction& kernel_in(const c10::SafeKernelFunction& safe) {
+    return safe.*kMember;
+  }
+};
+template struct Reach<&c10::SafeKernelFunction::kernel_>;  // names of private members are open to instantiations
+const c10::KernelFunction& kernel_in(const c10::SafeKernelFunction& safe);
+
+// Whether an operator's kernel takes boxed arguments alone, as one does whose body is in Python: that calls other operators.
+bool is_boxed(const c10::OperatorHandle& handle) {
+  for (auto key : {c10::DispatchKey::CUDA, c10::DispatchKey::CPU}) {
+    if (handle.hasComputedKernelForDispatchKey(key)) {
+      auto safe = handle.getComputedKernelForDispatchKey(key);
+      const auto& kernel = kernel_in(safe);
+      return kernel.isValid() && !kernel.isValidUnboxed();
+    }
+  }
+  return false;
+}
+
 std::unique_ptr<Operator> made(const char* key, const c10::FunctionSchema& schema) {
   auto fresh = std::make_unique<Operator>();
   fresh->key = key;
@@ -188,8 +211,9 @@ std::unique_ptr<Operator> made(const char* key, const c10::FunctionSchema& schem
   }
   auto handle = c10::Dispatcher::singleton().findOp({fresh->name, fresh->overload});
   if (handle.has_value()) {
-    fresh->composite = handle->hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd);
-    fresh->transparent |= fresh->composite && fresh->native &&
+    bool consists = handle->hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd);
+    fresh->composite = consists || (!fresh->native && is_boxed(*handle));
+    fresh->transparent |= consists && fresh->native &&
         !handle->hasKernelForDispatchKey(c10::DispatchKey::CUDA) &&
         !handle->hasKernelForDispatchKey(c10::DispatchKey::CPU);
   }

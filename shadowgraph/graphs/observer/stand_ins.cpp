@@ -54,17 +54,6 @@ void note_boxed(const Operator& op, const torch::jit::Stack& stack) {
   });
 }
 
-// The kernel in what torch hands out, which it lets be called with boxed arguments only: to box and unbox the arguments of a
-// copy costs more than all else here, above all with cold caches.
-template <c10::KernelFunction c10::SafeKernelFunction::*kMember>
-struct Reach {
-  friend const c10::KernelFunction& kernel_in(const c10::SafeKernelFunction& safe) {
-    return safe.*kMember;
-  }
-};
-template struct Reach<&c10::SafeKernelFunction::kernel_>;  // names of private members are open to instantiations
-const c10::KernelFunction& kernel_in(const c10::SafeKernelFunction& safe);
-
 // A thread that calls an operator while its kernel is replaced may see a mixture of the two: one's function with the
 // other's state, or with none. So only kernels without state take part: this one, and those that torch generates.
 template <Slot kSlot>
