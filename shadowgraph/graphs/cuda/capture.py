@@ -20,7 +20,7 @@ from shadowgraph.graphs.cuda.driver import driver
 from shadowgraph.graphs.cuda.node_attribution import Marks, Newest, Owner
 from shadowgraph.graphs.cuda.recorded_capture import RecordedCapture
 from shadowgraph.graphs.dispatch import eager
-from shadowgraph.graphs.dispatch.calling import call
+from shadowgraph.graphs.dispatch.calling import call, redispatch
 from shadowgraph.graphs.dispatch.host_copies import makes_host_memory
 from shadowgraph.graphs.dispatch.observer_mode import ObserverMode
 from shadowgraph.graphs.dispatch.schemas import Schema, schema_of
@@ -37,6 +37,7 @@ from shadowgraph.tracking.traces import Trace, gather, stacks_of
 
 _FRAMES = 6
 _LIFT = torch.ops.aten.lift_fresh.default
+_CUDA_KERNEL = torch._C.DispatchKeySet(torch._C.DispatchKey.CUDA)
 COPIES = "aten.copy_", "aten._to_copy", "aten._foreach_copy_"
 
 Form = tuple[torch.dtype, tuple[int, ...], Trace]
@@ -67,7 +68,8 @@ class Origin(NamedTuple):
 
 
 class CaptureMode(ObserverMode):
-    """Notes each operator while one thread captures; does not change the operators.
+    """Notes each operator while one thread captures; does not change the operators. Of one whose body is in Python it
+    notes those that the body calls, then itself where its body also launches past the dispatcher.
 
     Parameters
     ----------
@@ -116,18 +118,29 @@ class CaptureMode(ObserverMode):
                     self._note_host_memory(schema_of(_LIFT), args, {}, results)
             return results
         marks, token = self.marks, self._next()
+        inside = _has_python_body(func, args, kwargs)
+        marked = len(marks.log) if marks is not None else 0
         if marks is None:
-            results = call(func, args, kwargs)
+            results = self._call(func, args, kwargs, inside)
         else:
             marks.begin(token)
             try:
-                results = call(func, args, kwargs)
+                results = self._call(func, args, kwargs, inside)
             finally:
                 marks.end()
+        if inside and marks is not None and all(owner != token for _, owner in marks.log[marked:]):
+            return results  # all that it launched is of operators and kernels that it called
         self._noted.append((func, args, kwargs, results, gather(), token))
         if not self._isolate:  # tensors must die when the program lets them
             self._settle()
         return results
+
+    def _call(self, func: OpOverload, args: Any, kwargs: Any, inside: bool) -> Any:
+        """Call an operator; with `inside`, the operators that its body calls are noted."""
+        if not inside:
+            return call(func, args, kwargs)
+        with self:
+            return redispatch(func, _CUDA_KERNEL, args, kwargs or {})
 
     def begin(self) -> None:
         """Start noting."""
@@ -248,6 +261,15 @@ class CaptureMode(ObserverMode):
             self.model.note_input(buffer)
             self._inputs.add(facts[1:3])
         return facts
+
+
+def _has_python_body(func: OpOverload, args: Any, kwargs: Any) -> bool:
+    """Whether an operator's kernel for these arguments is a Python function, as that of attention in vLLM is: what such
+    a one is given is the least of what it reads."""
+    if "cuda" not in schema_of(func).python_bodies:
+        return False
+    tensors = [*tensors_in(args), *tensors_in(kwargs)]
+    return bool(tensors) and all(is_plain(tensor, "cuda") and not is_lazy_copy(tensor) for tensor in tensors)
 
 
 def _has_host_memory(tensor: torch.Tensor) -> bool:

@@ -36,8 +36,8 @@ _ACCUMULATING = {"index_put_", "_index_put_impl_", "put_"}  # where the argument
 # Operators that change a tensor object and not its bytes.
 _METADATA = {"aten::set_", "aten::detach_", "aten::requires_grad_", "aten::_version", "aten::record_stream"}
 _RESIZES = {"aten::resize_", "aten::resize_as_", "aten::_resize_output_"}
-# Keys under which a Python kernel for the host may be registered; without a key it is composite.
-_KERNELS = ("CPU", "CompositeExplicitAutograd", "CompositeImplicitAutograd", "")
+_DEVICES = {"cpu": "CPU", "cuda": "CUDA"}  # with the key of its own kernels
+_OF_ANY = ("CompositeExplicitAutograd", "CompositeImplicitAutograd", "")  # without a key a kernel is composite
 _BORROWING = {"aten::set_", "aten::lift_fresh"}
 # Operators of servers, whatever their namespace, whose result stands at an argument's address and owns nothing.
 _ALIASING = ("::weak_ref_tensor", "::get_cuda_view_from_cpu_tensor")
@@ -72,8 +72,8 @@ class Schema:
         Names of its ``out=`` arguments.
     composite
         Consists of other operators on the host; a graph holds those.
-    python_bodied
-        Its kernel is a Python function; a graph holds that function's operators instead.
+    python_bodies
+        Types of devices for which its kernel is a Python function; a graph holds that function's operators instead.
     random
         Draws from a generator.
     resizes
@@ -102,7 +102,7 @@ class Schema:
     allocates: bool
     outs: tuple[str, ...]
     composite: bool
-    python_bodied: bool
+    python_bodies: frozenset[str]
     random: bool
     resizes: bool
     indexes: bool
@@ -164,7 +164,7 @@ def _facts(operator: OpOverload, training: bool) -> Schema:
         allocates=schema.name in _ALLOCATIONS,
         outs=outs,
         composite=_has_kernel(operator, "CompositeImplicitAutograd") and not _has_kernel(operator, "CPU"),
-        python_bodied=_python_bodied(operator),
+        python_bodies=_python_bodies(operator),
         random=torch.Tag.nondeterministic_seeded in tags,
         resizes=schema.name in _RESIZES,
         indexes=schema.name.startswith(("aten::index", "aten::_index_put", "aten::_unsafe_index")),
@@ -185,8 +185,11 @@ def _has_kernel(operator: OpOverload, key: str) -> bool:
     return torch._C._dispatch_has_kernel_for_dispatch_key(operator.name(), key)
 
 
-def _python_bodied(operator: OpOverload) -> bool:
+def _python_bodies(operator: OpOverload) -> frozenset[str]:
     if operator.namespace in {"aten", "prim", "prims"}:
-        return False
+        return frozenset()
     name = operator.name().replace("::", "/")
-    return any(f"{name}/{key}" in torch.library._impls for key in _KERNELS)
+    kernels = torch.library._impls
+    return frozenset(
+        device for device, own in _DEVICES.items() if any(f"{name}/{key}" in kernels for key in (own, *_OF_ANY))
+    )

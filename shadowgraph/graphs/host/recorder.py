@@ -98,9 +98,10 @@ class Recorder(TorchDispatchMode):
         if not isinstance(func, OpOverload):
             self.refuse(f"the higher-order operator {func}", "its parts cannot be recorded; call them one by one")
         schema = schema_of(func, args)
-        if schema.python_bodied or schema.composite:
+        bodied = "cpu" in schema.python_bodies
+        if bodied or schema.composite:
             with self:  # a graph holds its inner operators
-                if schema.python_bodied:
+                if bodied:
                     return func.redispatch(_CPU_KERNEL, *args, **kwargs)
                 return func._op_dk(_COMPOSITE, *args, **kwargs)
         return self.take_whole(func, args, kwargs)
