@@ -14,12 +14,15 @@ _NAME = re.compile(r"%[\w$.-]+(?:#\d+)?")
 _LINE = re.compile(r"^(?:(%[\w$.-]+(?::\d+)?)\s*=\s*)?\"?([a-z_]+\.[\w.]+)\"?(.*)$")
 _ARGUMENT = re.compile(r"(%[\w$.-]+): (!tt\.\w+<|\w+)")
 _INITIAL = re.compile(r"(%[\w$.-]+) = (%[\w$.-]+(?:#\d+)?)")
+_HEADER = re.compile(r"\^(bb\d+)(?:\((.*)\))?\s*:")
+_PARAMETER = re.compile(r"(%[\w$.-]+):")
+_TARGET = re.compile(r"\^(bb\d+)(?:\(([^)]*)\))?")
 _TEXT, _LOCATION = re.compile(r'"(?:[^"\\]|\\.)*"'), re.compile(r"\sloc\(.*$")
 _LOADS = {"tt.load", "tt.descriptor_load", "tt.descriptor_gather", "tt.experimental_descriptor_load"}
 _STORES = {"tt.store", "tt.descriptor_store", "tt.descriptor_scatter", "tt.experimental_descriptor_store"}
 _ATOMICS = {"tt.atomic_rmw", "tt.atomic_cas", "tt.descriptor_reduce"}
 _REGIONS = {"scf.for", "scf.while", "scf.if"}
-_YIELDS = {"scf.yield", "scf.condition"}
+_BRANCHES = {"cf.br", "cf.cond_br"}
 _ROUNDS = 16
 _SUMS = {"tt.addptr", "arith.addi", "arith.subi", "tt.advance", "arith.ori", "arith.xori"}
 # Operations that compute and do nothing else; an operation that is none of these may do anything with its operands.
@@ -82,21 +85,33 @@ class KernelTextError(ValueError):
     """The intermediate code holds something that is not understood."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Region:
-    """A loop or a branch: its results, the values that its body carries on, and whether a loaded value decides."""
+    """A loop or a branch: its results, the values that its body carries on, and whether a loaded value decides; of a
+    loop without a count also the values that its condition hands to its body."""
 
     results: tuple[str, ...] = ()
     carried: tuple[str, ...] = ()
     loaded: bool = False
+    handed: tuple[_Value, ...] = ()
 
 
 @dataclass(slots=True)
 class _Reading:
-    """One function's text, read until nothing changes."""
+    """One function's text, read until nothing changes.
+
+    Attributes
+    ----------
+    blocks
+        Names of the parameters of each block but the first, by its label.
+    decided
+        Whether a loaded value decides which of the blocks run.
+    """
 
     values: dict[str, _Value] = field(default_factory=dict)
     uses: dict[str, Use] = field(default_factory=dict)
+    blocks: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    decided: bool = False
     changed: bool = False
 
     def value(self, name: str) -> _Value:
@@ -135,8 +150,9 @@ def uses_of(ttir: str, names: Sequence[str]) -> dict[str, Use]:
         raise KernelTextError("not one kernel")
     start = entries[0]
     stop = next((place for place in functions if place > start), len(raw))
-    lines = [_LOCATION.sub("", line).rstrip() for line in raw[start + 1 : stop]]
-    reading = _Reading()
+    # The header of a block has a location behind each parameter.
+    lines = [line if line.startswith("^") else _LOCATION.sub("", line).rstrip() for line in raw[start + 1 : stop]]
+    reading = _Reading(blocks=dict(map(_header, filter(_is_block, lines))))
     arguments = _ARGUMENT.findall(raw[start])
     if len(arguments) != len(names):
         raise KernelTextError("other arguments than it was given")
@@ -154,34 +170,91 @@ def uses_of(ttir: str, names: Sequence[str]) -> dict[str, Use]:
     raise KernelTextError("it does not settle")
 
 
+def _is_block(line: str) -> bool:
+    """Whether a line is the header of a block of the function itself: an early return, above all, parts it in blocks.
+    The only block of a loop's or a reduction's body is called bb0."""
+    return line.startswith("^") and not line.startswith("^bb0(")
+
+
+def _header(line: str) -> tuple[str, tuple[str, ...]]:
+    """The label of a block, and the names of its parameters."""
+    found = _HEADER.match(line)
+    if found is None:
+        raise KernelTextError("a block without a label")
+    return found[1], tuple(_PARAMETER.findall(found[2] or ""))
+
+
 def _read(reading: _Reading, lines: list[str]) -> None:
-    regions: list[_Region] = []
+    regions: list[_Region] = [_Region()]  # the innermost last; the first one is the function
     for line in lines:
         if line.startswith("}"):
             ended = regions.pop() if regions else _Region()
-            if line.endswith("{"):  # the other branch
+            if line.endswith("{"):  # the other branch, or the body of a loop behind its condition
                 regions.append(ended)
-            continue
-        if line.startswith("^bb") and not line.startswith("^bb0("):
-            raise KernelTextError("branches between blocks")
-        within = bool(regions) and regions[-1].loaded
-        region = _Region(loaded=within)
-        found = _LINE.match(line)
-        if found is not None and found[2] in _REGIONS:
-            region = _entered(reading, _results(found[1]), found[2], found[3], within)
-        elif found is not None:
-            _operation(reading, regions, _results(found[1]), found[2], _TEXT.sub("", found[3]))
-        if line.endswith("{"):
-            regions.append(region)
+        elif line.startswith("^"):
+            _begin_block(reading, regions, line)
+        else:
+            region = _statement(reading, regions, line)
+            if line.endswith("{"):
+                regions.append(region)
 
 
-def _operation(reading: _Reading, regions: list[_Region], results: tuple[str, ...], name: str, rest: str) -> None:
+def _begin_block(reading: _Reading, regions: list[_Region], line: str) -> None:
+    """The header of a block: of the function itself, or of the body of a loop without a count or of a reduction."""
+    if not _is_block(line):
+        for name, value in zip(_header(line)[1], regions[-1].handed if regions else (), strict=False):
+            reading.put(name, value)
+    elif len(regions) == 1:
+        regions[0] = _Region(loaded=reading.decided)
+    else:
+        raise KernelTextError("branches between blocks of a loop")
+
+
+def _statement(reading: _Reading, regions: list[_Region], line: str) -> _Region:
+    """An operation; returns the region that it opens, if it does."""
+    within = bool(regions) and regions[-1].loaded
+    found = _LINE.match(line)
+    if found is None:
+        return _Region(loaded=within)
+    results, name, rest = _results(found[1]), found[2], found[3]
+    if name in _REGIONS:
+        return _entered(reading, results, name, rest, within)
+    if name.startswith("cf."):
+        _branch(reading, name, rest, within)
+    elif name == "scf.yield":
+        _leave(reading, regions, _operands(reading, rest, within))
+    elif name == "scf.condition":
+        _hand_over(reading, regions, _operands(reading, rest, within))
+    else:
+        _operation(reading, results, name, _TEXT.sub("", rest), within)
+    return _Region(loaded=within)
+
+
+def _operands(reading: _Reading, rest: str, within: bool) -> list[_Value]:
+    """The operands of an operation; in a region that a loaded value decides on, they count as loaded."""
     operands = [reading.value(operand) for operand in _NAME.findall(rest)]
-    if regions and regions[-1].loaded:
-        operands = [replace(operand, loaded=True) for operand in operands]
-    if name in _YIELDS:
-        _leave(reading, regions, operands)
-    elif name in _LOADS | _STORES | _ATOMICS:
+    return [replace(operand, loaded=True) for operand in operands] if within else operands
+
+
+def _branch(reading: _Reading, name: str, rest: str, within: bool) -> None:
+    """A jump to other blocks, which gives them values."""
+    if name not in _BRANCHES:
+        raise KernelTextError("a branch of another kind")
+    if name == "cf.cond_br":
+        condition = reading.value(_NAME.findall(rest)[0])
+        if (condition.loaded or within) and not reading.decided:
+            reading.decided = reading.changed = True
+    for label, given in _TARGET.findall(rest):
+        names, values = reading.blocks.get(label), _NAME.findall(given)
+        if names is None or len(names) != len(values):
+            raise KernelTextError("a branch to no block")
+        for each, value in zip(names, values, strict=True):
+            reading.put(each, reading.value(value))
+
+
+def _operation(reading: _Reading, results: tuple[str, ...], name: str, rest: str, within: bool) -> None:
+    operands = _operands(reading, rest, within)
+    if name in _LOADS | _STORES | _ATOMICS:
         _access(reading, results, name, rest, operands)
     elif name not in _QUIET:
         value = _computed(name, operands)
@@ -234,9 +307,7 @@ def _computed(name: str, operands: list[_Value]) -> _Value:
 
 def _entered(reading: _Reading, results: tuple[str, ...], name: str, rest: str, within: bool) -> _Region:
     """The region of a loop or a branch."""
-    if name == "scf.while":
-        raise KernelTextError("a loop without a count")
-    head, _, tail = rest.partition(" iter_args(")
+    head, _, tail = ("", "", rest) if name == "scf.while" else rest.partition(" iter_args(")
     loaded = within or any(reading.value(operand).loaded for operand in _NAME.findall(head))
     if name == "scf.for":
         (variable, first), *_ = _INITIAL.findall(head)
@@ -245,6 +316,8 @@ def _entered(reading: _Reading, results: tuple[str, ...], name: str, rest: str, 
     for inner, initial in _INITIAL.findall(tail):
         carried.append(inner)
         reading.put(inner, reading.value(initial))
+    if name == "scf.while":  # its results are what its condition hands over
+        return _Region(results, tuple(carried), loaded)
     for each, inner in zip(results, carried, strict=False):
         reading.put(each, reading.value(inner))
     return _Region(results, tuple(carried), loaded)
@@ -254,6 +327,19 @@ def _leave(reading: _Reading, regions: list[_Region], operands: list[_Value]) ->
     for names in (regions[-1].results, regions[-1].carried) if regions else ():
         for name, value in zip(names, operands, strict=False):
             reading.put(name, value)
+
+
+def _hand_over(reading: _Reading, regions: list[_Region], operands: list[_Value]) -> None:
+    """The condition of a loop without a count: its values go to the loop's body, and in the end to its results. How
+    often the body runs is known of none of them, and depends on what the condition does."""
+    if not regions or not operands:
+        raise KernelTextError("a condition without a loop")
+    condition, *values = operands
+    loop = regions[-1]
+    loop.loaded = loop.loaded or condition.loaded
+    loop.handed = tuple(replace(value, varies=True, loaded=value.loaded or loop.loaded) for value in values)
+    for name, value in zip(loop.results, loop.handed, strict=False):
+        reading.put(name, value)
 
 
 class KernelCode:

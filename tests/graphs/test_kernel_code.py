@@ -52,6 +52,12 @@ def kernels() -> dict[str, Kernel]:
         ("count", {"counts": Use(loads=True, stores=True, whole=False), "values": LOADED}),
         ("sums", {"x": LOADED, "out": STORED}),
         ("chain", {"x": LOADED_IN_PART, "out": STORED}),
+        ("early", {"x": LOADED, "out": STORED}),
+        ("early_by_value", {"x": LOADED_IN_PART, "out": STORED_IN_PART, "length": LOADED}),
+        ("early_twice", {"x": LOADED, "y": LOADED, "out": STORED}),
+        ("bisect", {"x": LOADED_IN_PART, "counts": LOADED_IN_PART, "out": STORED}),
+        ("halve", {"x": LOADED, "out": STORED}),
+        ("written_in_while", {"x": LOADED_IN_PART, "out": STORED_IN_PART, "length": LOADED}),
     ],
     ids=lambda each: each if isinstance(each, str) else "",
 )
@@ -95,13 +101,26 @@ def test_a_kernel_that_is_gone_is_unknown() -> None:
         "module {\n}",
         "tt.func public @k(%a: !tt.ptr<i32>, %b: i32) {\n}",
         "tt.func public @k(%a: !tt.ptr<!tt.ptr<i32>>) {\n%0 = tt.load %a : !tt.ptr<!tt.ptr<i32>>\n}",
-        "tt.func public @k(%a: !tt.ptr<i32>) {\ncf.br ^bb1(%a)\n^bb1(%p: !tt.ptr<i32>):\ntt.store %p, %p : i32\n}",
+        "tt.func public @k(%a: !tt.ptr<i32>) {\ncf.br ^bb1\n^bb1(%p: !tt.ptr<i32>):\ntt.store %p, %p : i32\n}",
+        "tt.func public @k(%a: !tt.ptr<i32>) {\ncf.br ^bb2(%a : !tt.ptr<i32>)\n^bb1(%p: !tt.ptr<i32>):\ntt.return\n}",
+        "tt.func public @k(%a: !tt.ptr<i32>) {\ncf.switch %a, [default: ^bb1]\n^bb1:\ntt.return\n}",
     ],
 )
 def test_what_is_not_understood_is_unknown(text: str) -> None:
     with pytest.raises(KernelTextError):
         uses_of(text, ["a"])
     assert KernelCode(lambda: {"ttir": text}, ("a",)).use("a") is None
+
+
+def test_values_that_a_branch_hands_to_a_block() -> None:
+    text = (
+        "tt.func public @k(%a: !tt.ptr<i32>, %b: !tt.ptr<i32>, %n: i32) {\n"
+        "%c = arith.cmpi eq, %n, %n : i32\n"
+        'cf.cond_br %c, ^bb1(%a : !tt.ptr<i32>), ^bb1(%b : !tt.ptr<i32>) loc("k.py":3:4)\n'
+        '^bb1(%p: !tt.ptr<i32> loc("k.py":1:2)):  // 2 preds: ^bb0, ^bb0\n'
+        "tt.store %p, %n : !tt.ptr<i32>\ntt.return\n}"
+    )
+    assert uses_of(text, ["a", "b", "n"]) == {"a": STORED, "b": STORED}
 
 
 def test_unknown_operations_may_do_anything() -> None:

@@ -77,8 +77,68 @@ def releasing(out, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
     tl.store(out + tl.arange(0, BLOCK), 1)
 
 
+def early(x, out, n, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+    at = tl.arange(0, BLOCK)
+    if tl.program_id(0) >= n:
+        return
+    tl.store(out + tl.program_id(0) * BLOCK + at, tl.load(x + at))
+
+
+def early_by_value(x, out, length, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+    at = tl.arange(0, BLOCK)
+    if tl.program_id(0) >= tl.load(length):
+        return
+    tl.store(out + tl.program_id(0) * BLOCK + at, tl.load(x + at))
+
+
+def early_twice(x, y, out, n, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+    """The first returns in a branch, with a loop; the second one in both halves of another."""
+    place, at = x, tl.arange(0, BLOCK)
+    if tl.program_id(0) == 0:
+        for begin in range(0, n, BLOCK):
+            tl.store(out + begin + at, 0)
+        return
+    if n > 3:
+        place = y
+        if tl.program_id(0) == 1:
+            return
+    tl.store(out + tl.program_id(0) * BLOCK + at, tl.load(place + at))
+
+
+def bisect(x, counts, out, n, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Finds a row by a loop without a count, as attention with lengths of its own does."""
+    left, right = 0, n
+    while left < right:
+        middle = (left + right) // 2
+        if tl.load(counts + middle) <= tl.program_id(0):
+            left = middle + 1
+        else:
+            right = middle
+    tl.store(out + tl.program_id(0), tl.load(x + left))
+
+
+def halve(x, out, n, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+    """A loop without a count that carries a pointer, and depends on no loaded value."""
+    place, left = x, n
+    total = tl.zeros((BLOCK,), tl.int32)
+    while left > 0:
+        total += tl.load(place + tl.arange(0, BLOCK))
+        place += BLOCK
+        left = left // 2
+    tl.store(out + tl.arange(0, BLOCK), total)
+
+
+def written_in_while(x, out, length, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+    place, left = out, tl.load(length)
+    while left > 0:
+        tl.store(place + tl.arange(0, BLOCK), tl.load(x + tl.arange(0, BLOCK)))
+        place += BLOCK
+        left -= 1
+
+
 KERNELS = (
     add, gather, store_rows, fill_from, fill_to_length, fill_if_told, count, sums, chain, waiting, releasing,
+    early, early_by_value, early_twice, bisect, halve, written_in_while,
 )  # fmt: skip
 
 
