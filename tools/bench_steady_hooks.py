@@ -11,27 +11,30 @@ launch log that are written in Python, and then in C++.
 from __future__ import annotations
 
 import argparse
+import enum
 import json
 import textwrap
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
 import shadowgraph as sg
 from shadowgraph.graphs import launch_rows
-from shadowgraph.graphs.dispatch import eager
+from shadowgraph.graphs.dispatch import eager, inference_guards
 from shadowgraph.graphs.observer.observer import observer
 from shadowgraph.graphs.triton import cuda as triton
 from shadowgraph.integrations.flashinfer.adapter import Attachment
 from shadowgraph.integrations.flashinfer.hooks import Hooks as FlashinferHooks
 from shadowgraph.integrations.flashinfer.versions import WRAPPERS
 from shadowgraph.integrations.sglang.hooks import Hooks as SglangHooks
+from shadowgraph.integrations.vllm.hooks import Hooks as VllmHooks
 from shadowgraph.model.launch_log import SharedText
 from shadowgraph.model.launch_log_format import RowKind
 from shadowgraph.tracking import launch_recording, passing
@@ -120,6 +123,95 @@ def drafts(graph: sg.HostGraph, size: int) -> dict[str, float]:
     }
 
 
+class Descriptor(NamedTuple):
+    """Of vLLM's batches."""
+
+    num_tokens: int
+    num_reqs: int
+
+
+class Mode(enum.Enum):
+    """Of vLLM's steps."""
+
+    FULL = 2
+
+
+class VllmRunner:
+    """What the adapter uses of a runner of vLLM's in a step, and its methods that are patched."""
+
+    calculate_kv_scales, uniform_decode_query_len = False, 1
+
+    def __init__(self, graph: sg.HostGraph, size: int) -> None:
+        entry = SimpleNamespace(cudagraph=graph)
+        self.model = SimpleNamespace(concrete_cudagraph_entries={Descriptor(256, 256): entry})
+        self.input_batch = SimpleNamespace(
+            num_reqs=size,
+            req_ids=[f"request-{number}" for number in range(size)],
+            num_computed_tokens_cpu=np.full(256, 100, dtype=np.int32),
+        )
+        self.scheduled = SimpleNamespace(total_num_scheduled_tokens=size)
+        self.counts = np.ones(size, dtype=np.int32)
+
+    def execute_model(self) -> None:
+        self._prepare_inputs(self.scheduled, self.counts)
+        self._determine_batch_execution_and_padding()
+        self._model_forward()
+
+    def _prepare_inputs(self, scheduled: object, counts: object) -> None:
+        pass
+
+    def _determine_batch_execution_and_padding(self) -> tuple[Mode, Descriptor, bool]:
+        return Mode.FULL, Descriptor(256, 256), False
+
+    def _model_forward(self) -> None:
+        pass
+
+    def sample_tokens(self) -> None:
+        pass
+
+    def get_output(self) -> None:
+        pass
+
+    def step(self) -> None:
+        self.execute_model()
+        self.sample_tokens()
+        self.get_output()
+
+
+def vllm_steps(graph: sg.HostGraph, size: int) -> dict[str, float]:
+    """A step of vLLM's, with all methods of its runner that are patched."""
+    hooks = VllmHooks()
+    names = {
+        "execute_model": hooks.execute,
+        "_prepare_inputs": hooks.prepare,
+        "_determine_batch_execution_and_padding": hooks.dispatch,
+        "_model_forward": hooks.forward,
+        "sample_tokens": hooks.sample,
+        "get_output": hooks.output,
+    }
+    hooked = type("Hooked", (VllmRunner,), {name: hook(getattr(VllmRunner, name)) for name, hook in names.items()})
+    plain, noted = VllmRunner(graph, size), hooked(graph, size)
+    hooks._followed = weakref.ref(noted)
+    found = {"plain": microseconds(plain.step), "noted": microseconds(noted.step)}
+    if not hooks.batches.of_serial(graph.model.serial, 1):
+        raise SystemExit("bench_steady_hooks: vLLM's step is invalid: no batch was noted")
+    hooks.forget()
+    return found
+
+
+def inference_blocks() -> dict[str, float]:
+    """A block of torch's inference mode, of which vLLM's step has four."""
+
+    def block() -> None:
+        with torch.inference_mode():
+            pass
+
+    inference_guards.uninstall()
+    plain = microseconds(block)
+    inference_guards.install()
+    return {"plain": plain, "noted": microseconds(block)}
+
+
 def plans(debugger: sg.Debugger, graph: sg.HostGraph) -> dict[str, dict[str, float]]:
     """A plan through a wrapper's module, and its parts."""
     module, host = SimpleNamespace(plan=prepare), torch.arange(9, dtype=torch.int32)
@@ -170,6 +262,8 @@ def measured() -> dict[str, dict[str, float]]:
             "Triton launch, 3 tensors": launches(),
             **{f"sglang batch of {size}": batches(graph, size) for size in (2, 16, 64, 256)},
             "sglang draft step of 2": drafts(graph, 2),
+            **{f"vLLM step of {size}": vllm_steps(graph, size) for size in (2, 64, 256)},
+            "inference mode": inference_blocks(),
             **plans(debugger, graph),
         }
 

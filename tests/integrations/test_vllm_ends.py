@@ -50,9 +50,9 @@ def test_exceptions_are_joined_and_handed_on(hooks: Hooks, hook: str, where: str
             rows + 1
         graph.replay()
         with pytest.raises(RuntimeError) as raised:
-            getattr(hooks, hook)(fails, object())
+            getattr(hooks, hook)(fails)(object())
         (failure,) = debugger.facts().failures
-        assert getattr(hooks, hook)(lambda owner, value: value, object(), 5) == 5
+        assert getattr(hooks, hook)(lambda owner, value: value)(object(), 5) == 5
     assert raised.value is ERROR
     assert (failure.kind, failure.where, failure.graph, failure.replay) == ("device", where, graph.model.name, 1)
 
@@ -64,7 +64,7 @@ def test_an_error_that_passes_several_is_joined_once(hooks: Hooks) -> None:
             torch.ones(2)
         graph.replay()
         with pytest.raises(RuntimeError):
-            hooks.engine(lambda core: hooks.work(fails, core), object())
+            hooks.engine(hooks.work(fails))(object())
         assert [failure.where for failure in debugger.facts().failures] == ["vLLM's worker"]
 
 
@@ -74,10 +74,10 @@ def test_other_exceptions_are_the_programs_own(hooks: Hooks) -> None:
 
     with sg.debug() as debugger:
         with pytest.raises(SystemExit):
-            hooks.engine(leaves, object())
+            hooks.engine(leaves)(object())
         assert debugger.facts().failures == ()
     with pytest.raises(RuntimeError):
-        hooks.engine(fails, object())  # nothing watches
+        hooks.engine(fails)(object())  # nothing watches
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_the_rank_of_a_worker(
     assert rank_of(worker) == said
     places: list[int] = []
     monkeypatch.setattr(notices, "_place", places.append)
-    assert hooks.device(lambda worker: 7, worker) == 7
+    assert hooks.device(lambda worker: 7)(worker) == 7
     assert places == ([] if said is None else [said])
 
 

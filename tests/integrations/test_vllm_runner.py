@@ -333,10 +333,11 @@ def test_a_split_step_has_a_graph_of_its_own(debugger: sg.Debugger, attachment: 
     inner, descriptor = runner.model, fakes.BatchDescriptor(4, 4, True)
     runner.model = SimpleNamespace(cudagraph_wrapper=inner, cudagraphs={4: SimpleNamespace(cudagraph=graph)})
     coming = attachment.hooks.graphs
-    assert coming.of(runner, "FULL", descriptor, True) is graph.model
-    assert coming.of(runner, "FULL", descriptor, False) is inner.concrete_cudagraph_entries[descriptor].cudagraph.model
-    assert coming.of(runner, "NONE", descriptor, False) is None
-    assert coming.of(runner, "FULL", fakes.BatchDescriptor(9), False) is None
+    whole, none = fakes.CUDAGraphMode.FULL, fakes.CUDAGraphMode.NONE
+    assert coming.of(runner, whole, descriptor, True) is graph.model
+    assert coming.of(runner, whole, descriptor, False) is inner.concrete_cudagraph_entries[descriptor].cudagraph.model
+    assert coming.of(runner, none, descriptor, False) is None
+    assert coming.of(runner, whole, fakes.BatchDescriptor(9), False) is None
 
 
 def test_a_step_whose_mode_is_taken_back_has_no_graph(debugger: sg.Debugger, attachment: Any) -> None:
@@ -451,7 +452,7 @@ def test_a_failure_of_ours_is_counted_and_vllm_goes_on(monkeypatch: pytest.Monke
     before = dict(internal_errors.counts)
     with sg.debug(backend="host") as debugger:
         runner = served(debugger)
-        monkeypatch.setattr(Hooks, "_adapter", broken)
+        monkeypatch.setattr(Hooks, "_known", broken)
         runner.step([5, 6])
         assert full(runner, 2).replays == 1
     counts = {key: count - before.get(key, 0) for key, count in internal_errors.counts.items()}

@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable
-from functools import partial, wraps
+from functools import partial, update_wrapper
 from typing import TYPE_CHECKING, Any
 
 from shadowgraph.common.fork_safety import fork_safe
@@ -132,9 +132,6 @@ def attach() -> Attachment | None:
     return attached
 
 
-def _around(hook: Callable[..., Any], original: Callable[..., Any]) -> Callable[..., Any]:
-    @wraps(original)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        return hook(original, *args, **kwargs)
-
-    return call
+def _around(hook: Callable[[Any], Any], original: Callable[..., Any]) -> Callable[..., Any]:
+    placed: Callable[..., Any] = update_wrapper(hook(original), original)
+    return placed

@@ -36,7 +36,7 @@ class ComingGraphs:
     """
 
     def __init__(self) -> None:
-        self._known: dict[tuple[int, str, Any, bool], _Coming] = {}
+        self._known: dict[tuple[int, int, Any, bool], _Coming] = {}
         self.first_of: dict[int, int] = {}
 
     def forget(self) -> None:
@@ -44,13 +44,13 @@ class ComingGraphs:
         self._known.clear()
         self.first_of.clear()
 
-    def of(self, runner: Any, mode: str, descriptor: Any, microbatched: bool = False) -> Graph | None:
+    def of(self, runner: Any, mode: Any, descriptor: Any, microbatched: bool = False) -> Graph | None:
         """The graph that a V1 runner replays next, or the first one of a step of pieces.
 
         Parameters
         ----------
         mode
-            Name of the runtime mode.
+            The runtime mode, a ``CUDAGraphMode``.
         descriptor
             The ``BatchDescriptor``.
         microbatched
@@ -61,20 +61,21 @@ class ComingGraphs:
         Graph or None
             None where nothing is replayed, and for a graph that is not watched.
         """
-        return self._remembered(runner, (id(runner), mode, descriptor, microbatched), _find)
+        return self._remembered(runner, mode, descriptor, microbatched, _find)
 
     def of_v2(self, runner: Any, descriptor: Any) -> Graph | None:
         """As `of`, for a V2 runner and its ``BatchExecutionDescriptor``."""
-        return self._remembered(runner, (id(runner), descriptor.cg_mode.name, descriptor, False), _find_v2)
+        return self._remembered(runner, descriptor.cg_mode, descriptor, False, _find_v2)
 
-    def _remembered(self, runner: Any, key: tuple[int, str, Any, bool], find: Any) -> Graph | None:
-        if key[1] not in (FULL, PIECEWISE):
-            return None
+    def _remembered(self, runner: Any, mode: Any, descriptor: Any, microbatched: bool, find: Any) -> Graph | None:
+        key = id(runner), id(mode), descriptor, microbatched  # to hash a member of an enum is a call of Python's
         known = self._known.get(key)
         model = model_of(known.graph()) if known is not None and known.runner() is runner else None
         if model is not None:
             return model
-        found = find(runner, *key[1:])
+        if mode.name not in (FULL, PIECEWISE):
+            return None
+        found = find(runner, mode.name, descriptor, microbatched)
         models = [(graph, model) for graph in found if (model := model_of(graph)) is not None]
         if not models:
             return None

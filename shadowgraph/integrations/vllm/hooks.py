@@ -1,5 +1,8 @@
 """Hooks around vLLM's methods: names, padding and rules of its runners, the graph and the batch of each step, ends.
 
+Each method of `Hooks` that `versions` names receives an original and returns what takes its place: one function for
+each, since a call more costs microseconds where a step's own work has filled the caches.
+
 A step of the V1 runner is prepared from the call of ``_prepare_inputs`` to that of ``_model_forward``; which graph
 comes is known in between, when ``_determine_batch_execution_and_padding`` returns. A step of the V2 runner knows it
 from the start. Dummy runs prepare no step. Graphs that are captured to measure their memory are in no step, and dropped
@@ -79,37 +82,52 @@ class Hooks:
 
     # -- runners -----------------------------------------------------------------------------------------------
 
-    def made(self, original: Original, runner: Any, *args: Any, **kwargs: Any) -> Any:
+    def made(self, original: Original) -> Original:
         """Around a runner's constructor."""
-        result = original(runner, *args, **kwargs)
-        self._introduce(runner)
-        return result
 
-    def cache_made(self, original: Original, runner: Any, *args: Any, **kwargs: Any) -> Any:
+        def __init__(runner: Any, *args: Any, **kwargs: Any) -> None:
+            original(runner, *args, **kwargs)
+            self._introduce(runner)
+
+        return __init__
+
+    def cache_made(self, original: Original) -> Original:
         """Around the making of a runner's KV cache, with its block tables and metadata builders."""
-        result = original(runner, *args, **kwargs)
-        if not self._measuring:
-            self._introduce(runner, final=True)
-            with harmless():
-                self._tell_memory(runner)
-        return result
 
-    def measure(self, original: Original, runner: Any, *args: Any, **kwargs: Any) -> Any:
+        def initialize_kv_cache(runner: Any, *args: Any, **kwargs: Any) -> Any:
+            result = original(runner, *args, **kwargs)
+            if not self._measuring:
+                self._introduce(runner, final=True)
+                with harmless():
+                    self._tell_memory(runner)
+            return result
+
+        return initialize_kv_cache
+
+    def measure(self, original: Original) -> Original:
         """Around captures that only measure how much memory graphs take, with a KV cache that is dropped again."""
-        self._measuring += 1
-        try:
-            return original(runner, *args, **kwargs)
-        finally:
-            self._measuring -= 1
-            self.graphs.forget()
 
-    def capture(self, original: Original, runner: Any, *args: Any, **kwargs: Any) -> Any:
+        def profile_cudagraph_memory(runner: Any, *args: Any, **kwargs: Any) -> Any:
+            self._measuring += 1
+            try:
+                return original(runner, *args, **kwargs)
+            finally:
+                self._measuring -= 1
+                self.graphs.forget()
+
+        return profile_cudagraph_memory
+
+    def capture(self, original: Original) -> Original:
         """Around the capture of all of a runner's graphs."""
-        self.graphs.forget()
-        self._introduce(runner, final=True)
-        result = original(runner, *args, **kwargs)
-        self._introduce(runner, final=True)
-        return result
+
+        def capture_model(runner: Any, *args: Any, **kwargs: Any) -> Any:
+            self.graphs.forget()
+            self._introduce(runner, final=True)
+            result = original(runner, *args, **kwargs)
+            self._introduce(runner, final=True)
+            return result
+
+        return capture_model
 
     def _introduce(self, runner: Any, final: bool = False) -> None:
         with harmless():
@@ -129,51 +147,74 @@ class Hooks:
 
     # -- steps of the V1 runner --------------------------------------------------------------------------------
 
-    def prepare(self, original: Original, runner: Any, *args: Any, **kwargs: Any) -> Any:
+    def prepare(self, original: Original) -> Original:
         """Around the code that refreshes the inputs of a step; its preparation goes on when this returns."""
-        try:
-            self._begin(runner, *_two(args, kwargs, "scheduler_output", "num_scheduled_tokens"))
-        except Exception as error:  # as `harmless`, without its cost
-            internal_errors.note(_WHERE, error)
-        return original(runner, *args, **kwargs)
+        begin = self._begin
 
-    def dispatch(self, original: Original, runner: Any, *args: Any, **kwargs: Any) -> Any:
-        """Around the choice of the mode and the batch descriptor of a step, or of a dummy run."""
-        result = original(runner, *args, **kwargs)
-        step = self._steps.get(id(runner))
-        if step is not None:
+        def _prepare_inputs(runner: Any, *args: Any, **kwargs: Any) -> Any:
             try:
-                self._dispatched(runner, step, result)
-            except Exception as error:
+                begin(runner, *_two(args, kwargs, "scheduler_output", "num_scheduled_tokens"))
+            except Exception as error:  # as `harmless`, without its cost
                 internal_errors.note(_WHERE, error)
-        return result
+            return original(runner, *args, **kwargs)
 
-    def forward(self, original: Original, runner: Any, *args: Any, **kwargs: Any) -> Any:
+        return _prepare_inputs
+
+    def dispatch(self, original: Original) -> Original:
+        """Around the choice of the mode and the batch descriptor of a step, or of a dummy run."""
+        steps, dispatched = self._steps, self._dispatched
+
+        def _determine_batch_execution_and_padding(runner: Any, *args: Any, **kwargs: Any) -> Any:
+            result = original(runner, *args, **kwargs)
+            if steps:
+                try:
+                    dispatched(runner, result)
+                except Exception as error:
+                    internal_errors.note(_WHERE, error)
+            return result
+
+        return _determine_batch_execution_and_padding
+
+    def forward(self, original: Original) -> Original:
         """Around the call of the model, which replays."""
-        self._end(runner)
-        return original(runner, *args, **kwargs)
+        steps, end = self._steps, self._end
+
+        def _model_forward(runner: Any, *args: Any, **kwargs: Any) -> Any:
+            if steps:
+                end(runner)
+            return original(runner, *args, **kwargs)
+
+        return _model_forward
 
     def _begin(self, runner: Any, scheduled: Any, counts: Any) -> None:
         """A step is about to be prepared: report its sizes, then mark its launches unless replays pass unobserved."""
-        self._end(runner)
-        adapter = self._adapter()
-        if adapter is None or not self._known(runner):
+        if self._steps:
+            self._end(runner)
+        debugger = self._current()
+        if debugger is None or not self._known(runner):
             return
-        batch, tokens = runner.input_batch, scheduled.total_num_scheduled_tokens
+        adapter, batch = debugger.adapter, runner.input_batch
         requests = batch.num_reqs
         if not requests:
             return
+        tokens = scheduled.total_num_scheduled_tokens
         lengths = lengths_after(batch.num_computed_tokens_cpu[:requests], counts)
         see(adapter, runner, requests, tokens, lengths)
         block = None if passing.on else adapter.prepare(None)
         self._steps[id(runner)] = Step(adapter, block, requests, tokens, lengths, batch.req_ids)
 
-    def _dispatched(self, runner: Any, step: Step, result: Any) -> None:
-        """Report which graph a step replays, if any, and record its batch."""
+    def _dispatched(self, runner: Any, result: Any) -> None:
+        """Report which graph a step replays, if any, and record its batch. A step whose launches are not marked is over
+        with that."""
+        step = self._steps.get(id(runner))
+        if step is None:
+            return
+        if step.block is None:
+            del self._steps[id(runner)]
         mode, descriptor, microbatched = result[0], result[1], bool(result[2])
         graph = None
         if not getattr(runner, "calculate_kv_scales", False):  # then the mode is changed to none
-            graph = self.graphs.of(runner, mode.name, descriptor, microbatched)
+            graph = self.graphs.of(runner, mode, descriptor, microbatched)
         if step.block is not None:
             step.adapter.prepares(step.block, graph)
         if graph is None:
@@ -210,41 +251,52 @@ class Hooks:
 
     # -- steps of the V2 runner --------------------------------------------------------------------------------
 
-    def prepare_v2(self, original: Original, runner: Any, *args: Any, **kwargs: Any) -> Any:
+    def prepare_v2(self, original: Original) -> Original:
         """Around the code that refreshes the inputs of a step, for a graph that is known."""
-        scheduled, descriptor = _two(args, kwargs, "scheduler_output", "batch_desc")
-        graph = None
-        with harmless():
-            graph = self._begin_v2(runner, scheduled, descriptor)
-        result = original(runner, *args, **kwargs)
-        step = self._steps.get(id(runner))
-        if step is not None and graph is not None:
-            with harmless():
-                step.requests, step.tokens, step.ids = result.num_reqs, result.num_tokens, result.req_ids
-                # Entries behind the last request are zeros.
-                step.lengths = lengths_of(result.seq_lens_cpu_upper_bound, len(result.seq_lens_cpu_upper_bound))
-                step.lengths = step.lengths[: result.num_reqs]
-                if len(step.lengths):
-                    see(step.adapter, runner, result.num_reqs, result.num_tokens, step.lengths)
-                self._note(step, graph, result.num_reqs_after_padding, result.num_tokens_after_padding)
-        return result
 
-    def prepare_attention_v2(self, original: Original, runner: Any, *args: Any, **kwargs: Any) -> Any:
+        def prepare_inputs(runner: Any, *args: Any, **kwargs: Any) -> Any:
+            graph = None
+            with harmless():
+                graph = self._begin_v2(runner, *_two(args, kwargs, "scheduler_output", "batch_desc"))
+            result = original(runner, *args, **kwargs)
+            step = self._steps.get(id(runner))
+            if step is not None and graph is not None:
+                with harmless():
+                    step.requests, step.tokens, step.ids = result.num_reqs, result.num_tokens, result.req_ids
+                    # Entries behind the last request are zeros.
+                    step.lengths = lengths_of(result.seq_lens_cpu_upper_bound, len(result.seq_lens_cpu_upper_bound))
+                    step.lengths = step.lengths[: result.num_reqs]
+                    if len(step.lengths):
+                        see(step.adapter, runner, result.num_reqs, result.num_tokens, step.lengths)
+                    self._note(step, graph, result.num_reqs_after_padding, result.num_tokens_after_padding)
+            return result
+
+        return prepare_inputs
+
+    def prepare_attention_v2(self, original: Original) -> Original:
         """Around the making of block tables and slots. Attention metadata of full graphs follows; what pieces run
         between them is no preparation."""
-        result = original(runner, *args, **kwargs)
-        step = self._steps.get(id(runner))
-        if step is not None and not step.full:
-            self._end(runner)
-        return result
 
-    def replay_v2(self, original: Original, manager: Any, *args: Any, **kwargs: Any) -> Any:
+        def prepare_attn(runner: Any, *args: Any, **kwargs: Any) -> Any:
+            result = original(runner, *args, **kwargs)
+            step = self._steps.get(id(runner))
+            if step is not None and not step.full:
+                self._end(runner)
+            return result
+
+        return prepare_attn
+
+    def replay_v2(self, original: Original) -> Original:
         """Around the replay of a full graph."""
-        if self._steps:
-            for step in list(self._steps.values()):
-                if step.manager == id(manager):
-                    step.end()
-        return original(manager, *args, **kwargs)
+
+        def run_fullgraph(manager: Any, *args: Any, **kwargs: Any) -> Any:
+            if self._steps:
+                for step in list(self._steps.values()):
+                    if step.manager == id(manager):
+                        step.end()
+            return original(manager, *args, **kwargs)
+
+        return run_fullgraph
 
     def _begin_v2(self, runner: Any, scheduled: Any, descriptor: Any) -> Graph | None:
         self._end(runner)
@@ -262,46 +314,60 @@ class Hooks:
 
     # -- ends --------------------------------------------------------------------------------------------------
 
-    def execute(self, original: Original, runner: Any, *args: Any, **kwargs: Any) -> Any:
+    def execute(self, original: Original) -> Original:
         """Around a whole step: whatever happens, nothing is prepared when it is over."""
-        try:
-            return original(runner, *args, **kwargs)
-        except Exception as error:
-            self._join(error, "vLLM's model runner")
-            raise
-        finally:
-            self._end(runner)
+        steps = self._steps
 
-    def sample(self, original: Original, runner: Any, *args: Any, **kwargs: Any) -> Any:
+        def execute_model(runner: Any, *args: Any, **kwargs: Any) -> Any:
+            try:
+                return original(runner, *args, **kwargs)
+            except Exception as error:
+                self._join(error, "vLLM's model runner")
+                raise
+            finally:
+                if steps:
+                    self._end(runner)
+
+        return execute_model
+
+    def sample(self, original: Original) -> Original:
         """Around the sampling of a step's tokens, where a device's error often arrives."""
-        return self._joined(original, "vLLM's sampling", runner, *args, **kwargs)
+        return self._joined(original, "vLLM's sampling")
 
-    def output(self, original: Original, output: Any, *args: Any, **kwargs: Any) -> Any:
+    def output(self, original: Original) -> Original:
         """Around the wait for the results of a step, in a thread of its own with asynchronous scheduling."""
-        return self._joined(original, "vLLM's output", output, *args, **kwargs)
+        return self._joined(original, "vLLM's output")
 
-    def work(self, original: Original, worker: Any, *args: Any, **kwargs: Any) -> Any:
+    def work(self, original: Original) -> Original:
         """Around a part of a worker's set-up: vLLM logs what leaves it, and ends the process."""
-        return self._joined(original, "vLLM's worker", worker, *args, **kwargs)
+        return self._joined(original, "vLLM's worker")
 
-    def device(self, original: Original, worker: Any, *args: Any, **kwargs: Any) -> Any:
+    def device(self, original: Original) -> Original:
         """Around the beginning of a worker's set-up; it has its rank by then."""
-        with harmless():
-            rank = rank_of(worker)
-            if rank is not None:
-                notices.place(rank)
-        return self._joined(original, "vLLM's worker", worker, *args, **kwargs)
+        joined = self._joined(original, "vLLM's worker")
 
-    def engine(self, original: Original, core: Any, *args: Any, **kwargs: Any) -> Any:
+        def init_device(worker: Any, *args: Any, **kwargs: Any) -> Any:
+            with harmless():
+                rank = rank_of(worker)
+                if rank is not None:
+                    notices.place(rank)
+            return joined(worker, *args, **kwargs)
+
+        return init_device
+
+    def engine(self, original: Original) -> Original:
         """Around the set-up, or the loop, of an engine core: vLLM logs what leaves it, and ends the server."""
-        return self._joined(original, "vLLM's engine core", core, *args, **kwargs)
+        return self._joined(original, "vLLM's engine core")
 
-    def _joined(self, original: Original, where: str, *args: Any, **kwargs: Any) -> Any:
-        try:
-            return original(*args, **kwargs)
-        except Exception as error:
-            self._join(error, where)
-            raise
+    def _joined(self, original: Original, where: str) -> Original:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            try:
+                return original(*args, **kwargs)
+            except Exception as error:
+                self._join(error, where)
+                raise
+
+        return call
 
     def _join(self, error: Exception, where: str) -> None:
         with harmless():
@@ -312,6 +378,8 @@ class Hooks:
 
 def _two(args: tuple[Any, ...], kwargs: dict[str, Any], first: str, second: str) -> tuple[Any, Any]:
     """The first two arguments, however they are given."""
+    if len(args) >= 2:
+        return args[0], args[1]
     given = [*args, *(kwargs[name] for name in (first, second)[len(args) :] if name in kwargs)]
     return (given[0], given[1]) if len(given) >= 2 else (None, None)
 
