@@ -124,25 +124,25 @@ class Player:
 
 
 def play(plain: Player, wrapped: Player, blocks: int, warm: int = WARM) -> tuple[list[Block], bool]:
-    """Rounds in turn, and whether all gave the same tokens.
+    """Rounds in turn, and whether both engines gave the same tokens: in their first round, in their second, and so on.
 
     Parameters
     ----------
     warm
         Rounds of each that do not count: a wrapped engine is observed all the time for its first 512 replays.
     """
-    outputs: set[str] = set()
+    outputs: dict[Player, list[str]] = {plain: [], wrapped: []}
 
     def rate(player: Player) -> float:
         round_ = player.turn()
-        outputs.add(round_["outputs"])
+        outputs[player].append(round_["outputs"])
         return float(round_["rate"])
 
     for player in (plain, wrapped):
         for _ in range(warm):
             rate(player)
     played = [Block(*(rate(player) for player in (plain, wrapped, wrapped, plain))) for _ in range(blocks)]
-    return played, len(outputs) == 1
+    return played, outputs[plain] == outputs[wrapped]
 
 
 def measured(blocks: list[Block]) -> dict[str, Any]:

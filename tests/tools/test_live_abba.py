@@ -20,7 +20,7 @@ for at, _ in enumerate(sys.stdin):
     if at == ENDS_AT:
         sys.exit(7)
     print("a warning", flush=True)
-    print("ROUND " + json.dumps({"rate": RATE, "outputs": "OUTPUTS"}), flush=True)
+    print("ROUND " + json.dumps({"rate": RATE, "outputs": "OUTPUTS" + str(at)}), flush=True)
 print("LIVE " + json.dumps({"rounds": at + 1}), flush=True)
 """
 
