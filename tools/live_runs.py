@@ -241,6 +241,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--caches", type=Path, help="caches.txz of an earlier run")
     parser.add_argument("--steps", help="only these of the plan's steps, such as plain,wrapped")
     parser.add_argument("--blocks", type=int, default=24, help="of engines in turn: plain, wrapped, wrapped, plain")
+    parser.add_argument("--together", action="store_true", help="run the steps at the same time, on one GPU")
     parser.add_argument("--until", type=float, default=3600, help="begin no step after this many seconds")
     parser.add_argument("--limit", type=float, default=420, help="end a step after this many seconds")
     parser.add_argument("wrap", nargs="*", help="options for `shadowgraph wrap`, after --")
@@ -312,8 +313,8 @@ class Evidence:
 
 def results(server: Server, options: argparse.Namespace, steps: list[Step]) -> Iterator[dict[str, Any]]:
     """What each step gave, as it comes."""
-    if getattr(options, "together", False):
-        with ThreadPoolExecutor(len(steps)) as pool:
+    if options.together:
+        with ThreadPoolExecutor(len(steps) or 1) as pool:
             running = [pool.submit(ran, server, step, options.out, options.wrap, options.limit) for step in steps]
             for done in as_completed(running):
                 yield done.result()

@@ -102,7 +102,6 @@ def read_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("plan", choices=("eagle", "longer", "triton", "many", "late", *TURNS, "two", "soak"))
     add_options(parser)
-    parser.add_argument("--together", action="store_true", help="run the steps at the same time, on one GPU")
     parser.add_argument("--minutes", type=float, default=8, help="of the soak (default: %(default)s)")
     return parsed(parser, sys.argv[1:])
 

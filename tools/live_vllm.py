@@ -196,19 +196,19 @@ def unexpected(plan: str, kept: dict[str, Any]) -> list[str]:
     return found
 
 
-def judged(plan: str, evidence: Evidence, ended: tuple[str, ...] = ()) -> list[str]:
+def judged(plan: str, evidence: Evidence, ended: tuple[str, ...] = (), *, caches: bool = True) -> list[str]:
     """Keep what follows from the results so far: tokens compared, and all that is unexpected, which is returned.
 
     Parameters
     ----------
-    plan, evidence
-        What was run.
+    plan, evidence, caches
+        What was run, and whether to keep what was compiled, too: not while other steps compile.
     ended
         What no result says: engines that ended in the middle of their turns.
     """
     tokens = compared({each["step"]: each for each in evidence.steps})
     found = [*unexpected(plan, {**evidence.results, "tokens": tokens}), *ended]
-    evidence.keep({"tokens": tokens, "unexpected": found})
+    evidence.keep({"tokens": tokens, "unexpected": found}, caches)
     return found
 
 
@@ -221,8 +221,8 @@ def run(options: argparse.Namespace, evidence: Evidence) -> bool:
     now = [step for step in left if wanted is None or step.name in wanted]
     for result in results(SERVER, options, now):
         print(json.dumps(result), flush=True)
-        evidence.keep_step(result)
-        judged(options.plan, evidence)
+        evidence.keep_step(result, caches=not options.together)
+        judged(options.plan, evidence, caches=not options.together)
     over |= {each["step"] for each in evidence.steps if is_over(each)}
     whole = all(step.name in over for step in left)
     turns = turns_of(options.plan)
@@ -249,7 +249,7 @@ def main() -> int:
         print(f"live_vllm: {missing[1]}", file=sys.stderr)
         return missing[0]
     begin(options)
-    evidence = Evidence(SERVER, options)
+    evidence = Evidence(SERVER, options, *(["--together"] if options.together else []))
     whole = False
     ended: tuple[str, ...] = ()
     try:
