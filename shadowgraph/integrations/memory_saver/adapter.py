@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -21,13 +21,15 @@ from shadowgraph.common.fork_safety import fork_safe
 from shadowgraph.common.imported_modules import imported
 from shadowgraph.common.internal_errors import error_barrier_all
 from shadowgraph.common.patching import PatchSet
-from shadowgraph.debugger import Debugger
+from shadowgraph.integrations.dropped_memory import Drop, DroppedMemory
 from shadowgraph.model.ranges import ByteRange
+
+if TYPE_CHECKING:
+    from shadowgraph.debugger import Debugger
 
 PACKAGE = "torch_memory_saver"
 _WHERE = "torch_memory_saver adapter"
 PoolId = tuple[int, int]
-Lost = Callable[[], None]
 
 _attaching = fork_safe(threading.Lock())
 _patches = PatchSet()
@@ -35,51 +37,53 @@ _attached = False
 
 
 class Pauses:
-    """The pauses that no resume has followed yet, and the graphs whose pools may be paused."""
+    """What pauses drop, and the graphs whose pools may be paused. An observer of debuggers."""
 
     def __init__(self) -> None:
-        self._paused: dict[str | None, list[tuple[Debugger, Lost]]] = {}  # by tag
+        self.memory = DroppedMemory()
         self._graphs: list[tuple[str, weakref.ref[Any]]] = []  # captured in a region without a backup
+
+    def started(self, debugger: Debugger) -> None:
+        """Another debugger watches from here on."""
+
+    def ended(self, debugger: Debugger) -> None:
+        """The debugger watches no longer."""
+        self.memory.forget(debugger)
 
     def captured(self, tag: str, graph: object) -> None:
         """A graph is captured into a pool that a pause of the tag drops."""
         self._graphs = [(each, known) for each, known in self._graphs if known() is not None]
         self._graphs.append((tag, weakref.ref(graph)))
 
-    def pause(self, saver: Any, tag: str | None) -> None:
+    def pause(self, saver: Any, tag: str | None) -> list[Drop]:
         """Memory is about to be given back."""
-        debugger = session.current()
-        if debugger is not None:
-            ranges = list(segments_of(set(self._pools(saver, tag))))
-            how = f'{PACKAGE} pause("{tag}")' if tag else f"{PACKAGE} pause()"
-            lost = debugger.adapter.loses_contents(ranges, how)
-            self._paused.setdefault(tag, []).append((debugger, lost))
+        if session.current() is None:
+            return []
+        how = f'{PACKAGE} pause("{tag}")' if tag else f"{PACKAGE} pause()"
+        return self.memory.announce(segments_of(dict(self._pools(saver, tag))), how)
 
-    def resume(self, tag: str | None) -> None:
-        """There is memory again; a debugger that has ended since the pause is not told."""
-        for each in list(self._paused) if tag is None else [tag, None]:
-            for debugger, lost in self._paused.pop(each, ()):
-                if debugger is session.current():
-                    lost()
-
-    def _pools(self, saver: Any, tag: str | None) -> Iterator[PoolId]:
-        """Pools that a pause drops. A key of the saver's pools begins with the tag, and tells next to it which backups
-        its memory has."""
+    def _pools(self, saver: Any, tag: str | None) -> Iterator[tuple[PoolId, str]]:
+        """Pools that a pause drops, with their tags. A key of the saver's pools begins with the tag, and tells next to
+        it which backups its memory has."""
         for key, pool in list(getattr(saver._impl, "_mem_pools", {}).items()):
             if tag in (None, key[0]) and not any(flag is True for flag in key[1:]):
-                yield pool.id
+                yield pool.id, key[0]
         for known, reference in self._graphs:
             graph = reference()
             if graph is not None and tag in (None, known):
                 with suppress(RuntimeError):  # it was reset, or its capture failed
-                    yield graph.pool()
+                    yield graph.pool(), known
 
 
-def segments_of(pools: set[PoolId]) -> Iterator[ByteRange]:
-    """The segments of torch's caching allocator that belong to some pools."""
+def segments_of(pools: Mapping[PoolId, str]) -> dict[str, list[ByteRange]]:
+    """By tag: the segments of torch's caching allocator that belong to the pools of that tag."""
+    found: dict[str, list[ByteRange]] = {}
     for segment in torch.cuda.memory_snapshot() if pools else ():
-        if tuple(segment["segment_pool_id"]) in pools:
-            yield ByteRange(segment["address"], segment["address"] + segment["total_size"])
+        tag = pools.get(tuple(segment["segment_pool_id"]))
+        if tag is not None:
+            where = ByteRange(segment["address"], segment["address"] + segment["total_size"])
+            found.setdefault(tag, []).append(where)
+    return found
 
 
 def attach() -> bool:
@@ -90,6 +94,7 @@ def attach() -> bool:
         if not _attached and saver is not None:
             wrappers = (("pause", _wrap_pause), ("resume", _wrap_resume), ("cuda_graph", _wrap_capture))
             _patches.install([(saver, name, wrap) for name, wrap in wrappers if callable(vars(saver).get(name))])
+            session.observers.append(pauses)
             _attached = True
     return _attached
 
@@ -100,6 +105,7 @@ def detach() -> None:
     with _attaching:
         if _attached:
             _patches.uninstall()
+            session.observers[:] = [each for each in session.observers if each is not pauses]
             _attached = False
 
 
@@ -108,9 +114,12 @@ pauses = Pauses()
 
 def _wrap_pause(original: Callable[..., Any]) -> Callable[..., Any]:
     def pause(saver: Any, *args: Any, **kwargs: Any) -> Any:
+        drops: list[Drop] = []
         with error_barrier_all(_WHERE):
-            pauses.pause(saver, _tag(args, kwargs))
-        return original(saver, *args, **kwargs)
+            drops = pauses.pause(saver, _tag(args, kwargs))
+        result = original(saver, *args, **kwargs)
+        pauses.memory.dropped(drops)
+        return result
 
     return pause
 
@@ -119,7 +128,8 @@ def _wrap_resume(original: Callable[..., Any]) -> Callable[..., Any]:
     def resume(saver: Any, *args: Any, **kwargs: Any) -> Any:
         result = original(saver, *args, **kwargs)
         with error_barrier_all(_WHERE):
-            pauses.resume(_tag(args, kwargs))
+            tag = _tag(args, kwargs)
+            pauses.memory.back(None if tag is None else (tag,))
         return result
 
     return resume
