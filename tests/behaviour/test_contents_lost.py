@@ -279,6 +279,89 @@ def test_each_loss_counts_anew(saver: Callable[..., Saver]) -> None:
         assert only(debugger.findings).replay == 3
 
 
+@pytest.mark.parametrize("written", [0, 16, 64])
+def test_two_losses_before_a_replay(saver: Callable[..., Saver], written: int) -> None:
+    """The second one finds what the first one left: values from before the first one count."""
+    with sg.debug(backend="host") as debugger:
+        rope, graph = read_table(debugger)
+        memory = saver(weights=[rope])
+        cycle(memory)
+        rope[:written].copy_(torch.arange(1.0, 65.0)[:written])
+        cycle(memory)
+        rope[:written].copy_(torch.arange(1.0, 65.0)[:written])
+        graph.replay()
+        if written == 64:
+            assert silent(debugger)
+            return
+        found = only(debugger.findings)
+    assert (found.code, found.confidence) == ("SG116", "high")
+    assert (found.bytes.first, found.bytes.count) == (4 * written, 256 - 4 * written)
+
+
+def test_a_restoration_after_two_losses_that_is_not_seen(saver: Callable[..., Saver]) -> None:
+    with sg.debug(backend="host") as debugger:
+        rope, graph = read_table(debugger)
+        memory, before = saver(weights=[rope]), ctypes.string_at(rope.data_ptr(), rope.nbytes)
+        cycle(memory)
+        rope[:16].copy_(torch.arange(1.0, 17.0))
+        cycle(memory)
+        ctypes.memmove(rope.data_ptr(), before, rope.nbytes)
+        graph.replay()
+        assert silent(debugger)
+
+
+def test_a_declared_loss_before_one_that_is_seen(saver: Callable[..., Saver]) -> None:
+    """What the bytes held before both is not known."""
+    with sg.debug(backend="host") as debugger:
+        rope, graph = read_table(debugger)
+        drop(rope)
+        debugger.contents_lost(rope)
+        cycle(saver(weights=[rope]))
+        graph.replay()
+        found = only(debugger.findings)
+    assert (found.code, found.confidence, found.detail.compared) == ("SG116", "medium", False)
+
+
+def test_memory_that_is_dropped_already_is_not_read_again(
+    saver: Callable[..., Saver], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with sg.debug(backend="host") as debugger:
+        rope, x, cache = table(debugger), table(debugger), table(debugger)
+        graph = graph_over(lambda: (x + rope, x + cache))
+        graph.replay()
+        memory, read = saver(weights=[rope], kv_cache=[cache]), list[list[Any]]()
+        engine = debugger.monitor.context.engine
+        read_many = engine.read_many
+        monkeypatch.setattr(engine, "read_many", lambda ranges: read.append(list(ranges)) or read_many(ranges))
+        memory.pause("weights")
+        memory.pause()
+        assert [[each.start for each in ranges] for ranges in read] == [[rope.data_ptr()], [cache.data_ptr()]]
+        memory.resume("kv_cache")
+        cache.fill_(1)
+        memory.resume()
+        graph.replay()
+        found = only(debugger.findings)
+    assert (found.code, found.culprit.node, found.detail.how) == (
+        "SG116",
+        0,
+        'torch_memory_saver pause("weights")',
+    )
+
+
+def test_a_pause_that_fails_drops_nothing(saver: Callable[..., Saver], monkeypatch: pytest.MonkeyPatch) -> None:
+    with sg.debug(backend="host") as debugger:
+        rope, graph = read_table(debugger)
+        memory = saver(weights=[rope])
+        with monkeypatch.context() as failing, pytest.raises(ZeroDivisionError):
+            failing.setattr(Saver, "regions", property(lambda _: 1 / 0), raising=False)
+            memory.pause()
+        memory.resume()
+        assert debugger.monitor.checks[ContentsLost].wants_known_writes is False
+        rope.add_(1)
+        graph.replay()
+        assert silent(debugger)
+
+
 def test_each_graph_is_judged_at_its_own_replay() -> None:
     with sg.debug(backend="host") as debugger:
         rope, first = read_table(debugger)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from shadowgraph.checks.base import Check, Checkpoint, Context, Detection, bytes_in
 from shadowgraph.checks.contents_lost import CODE
@@ -167,13 +167,14 @@ class ContentsLost(Check):
             self._wrote(may_write(graph))
 
     def _take(self) -> None:
-        """Enter reports of losses; a read that was awaited already is awaited anew."""
+        """Enter reports of losses; a read that is awaited already is awaited anew."""
         if self._coming:
             self._replayed.clear()
             awaited = {id(each.endangered.read.pointer): each for each in self._awaited}
             while self._coming:
                 new = self._coming.popleft()
-                awaited[id(new.endangered.read.pointer)] = new
+                key = id(new.endangered.read.pointer)
+                awaited[key] = _lost_again(awaited[key], new) if key in awaited else new
             self._await(list(awaited.values()))
 
     def _judge(self, awaited: _Awaited, checkpoint: Checkpoint) -> None:
@@ -219,6 +220,19 @@ class ContentsLost(Check):
                 facts=ContentsLostDetail(awaited.loss.how, awaited.loss.stack, where is not None),
             )
         )
+
+
+def _lost_again(earlier: _Awaited, new: _Awaited) -> _Awaited:
+    """A read whose bytes are lost before they were written since an earlier loss: these must hold what they held before
+    that one. They are not compared where it is not known."""
+    old, each = earlier.endangered, new.endangered
+    missing = earlier.left.intersection(each.sample) if each.before else []
+    before = bytearray(each.before)
+    for part in missing:
+        if not old.before or not old.sample.covers(part):
+            return replace(new, endangered=replace(each, before=b""))
+        before[part.start - each.sample.start : part.stop - each.sample.start] = old.value_of(part)
+    return replace(new, endangered=replace(each, before=bytes(before)))
 
 
 def _one_per_buffer(reads: Iterable[_Awaited]) -> list[_Awaited]:
