@@ -333,8 +333,8 @@ class AdapterInterface:
     def loses_contents(self, ranges: Sequence[ByteRange], how: str) -> Callable[[], None]:
         """Say that memory is about to lose its contents while it keeps its addresses: a pause, a sleep.
 
-        Unlike the other methods it waits for the device, to read a few bytes of what graphs read there: call it where
-        the package waits as well.
+        Unlike the other methods it waits for the device: for checks that are queued, which may read that memory, and to
+        read a few bytes of what graphs read there. Call it where the package waits as well.
 
         Parameters
         ----------

@@ -222,8 +222,13 @@ def keep_rule(work: Monitor, tensor: object, rule: Rule, most: int) -> None:
 
 
 def lose_contents(work: Monitor, ranges: Sequence[ByteRange], how: str, read: bool = False) -> Callable[[], None]:
-    """`Debugger.contents_lost` in two steps, for users and adapters: called before the loss; the result after it."""
+    """`Debugger.contents_lost` in two steps, for users and adapters: called before the loss; the result after it.
+
+    With `read` the memory is about to be unmapped: checks that read it and have not run yet are waited for.
+    """
     check, stack = work.checks[ContentsLost], current_stack()
+    if read:
+        work.drain()
     endangered = check.endangered(ranges, read)
 
     def lost() -> None:

@@ -348,6 +348,20 @@ def test_memory_that_is_dropped_already_is_not_read_again(
     )
 
 
+def test_checks_that_are_queued_run_before_the_memory_goes(
+    saver: Callable[..., Saver], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with sg.debug(backend="host") as debugger:
+        rope, _ = read_table(debugger)
+        memory, held = saver(weights=[rope]), list[float]()
+        drain = debugger.monitor.drain
+        monkeypatch.setattr(debugger.monitor, "drain", lambda: held.append(float(rope.amax())) or drain())
+        memory.pause("weights")
+        assert held == [64.0]
+        memory.resume("weights")
+        assert held == [64.0]
+
+
 def test_a_pause_that_fails_drops_nothing(saver: Callable[..., Saver], monkeypatch: pytest.MonkeyPatch) -> None:
     with sg.debug(backend="host") as debugger:
         rope, graph = read_table(debugger)
