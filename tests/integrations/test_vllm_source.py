@@ -9,14 +9,26 @@ from typing import Any
 
 import pytest
 import vllm_runner as fakes
+import vllm_sleep as sleeping
 from support import vllm_source as source
 
 from shadowgraph.integrations.vllm.padding import FACTS, Fact
 from shadowgraph.integrations.vllm.runners import _NEEDED, _NEEDED_V2
-from shadowgraph.integrations.vllm.versions import FIRST, GROUP, LAST, PARTS, RUNNER, RUNNER_V2, WRAPPER, Part
+from shadowgraph.integrations.vllm.versions import (
+    FIRST,
+    GROUP,
+    LAST,
+    PARTS,
+    RUNNER,
+    RUNNER_V2,
+    SLEEP,
+    WORKER,
+    WRAPPER,
+    Part,
+)
 
 pytestmark = pytest.mark.skipif(source.root() is None, reason="needs vLLM's source: VLLM_SOURCE says where it is")
-V1, V2, GRAPHS = (source.file_of(module) for module in (RUNNER, RUNNER_V2, WRAPPER))
+V1, V2, GRAPHS, CUMEM, GPU_WORKER = map(source.file_of, (RUNNER, RUNNER_V2, WRAPPER, SLEEP, WORKER))
 TABLES, BATCH = "vllm/v1/worker/block_table.py", "vllm/v1/worker/gpu_input_batch.py"
 UBATCH, MANAGER = "vllm/v1/worker/gpu_ubatch_wrapper.py", "vllm/v1/worker/gpu/cudagraph_utils.py"
 STEP = (
@@ -149,6 +161,46 @@ def test_ranks() -> None:
     )
 
 
+def test_what_a_sleep_drops_and_a_wake_up_maps_again() -> None:
+    allocator = ("CuMemAllocator", "sleep"), ("CuMemAllocator", "wake_up")
+    sleep, wake_up = (source.squeezed(ast.unparse(source.method_of(CUMEM, *each))) for each in allocator)
+    everything = "forptr,datainself.pointer_to_data.items():"
+    for text in (sleep, wake_up):
+        assert text.count(everything) == 1
+    assert "offload_tags=(CuMemAllocator.default_tag,)" in sleep
+    assert "isinstance(offload_tags,str):offload_tags=(offload_tags,)" in sleep
+    assert "assertisinstance(offload_tags,tuple)" in sleep
+    assert "ifdata.taginoffload_tags:" in sleep
+    assert sleep.index("cudaMemcpy(cpu_ptr,ptr,size_in_bytes)") < sleep.index("unmap_and_release(handle)")
+    assert sleep.index("unmap_and_release(handle)") < sleep.index("torch.cuda.empty_cache()"), "a sleep waits"
+    assert "iftagsisNoneordata.tagintags:" in wake_up
+    assert wake_up.index("create_and_map(handle)") < wake_up.index("cudaMemcpy(ptr,cpu_ptr,size_in_bytes)")
+    assert source.assigned(source.class_of(CUMEM, "AllocationData")) == {"handle", "tag", "cpu_backup_tensor"}
+    assert vars(sleeping.AllocationData(handle=(0, 0, 0, 0), tag="")).keys() == {"handle", "tag", "cpu_backup_tensor"}
+    assert "# py_device, py_alignedSize, py_d_mem, py_p_memHandle\nHandleType" in source.text_of(CUMEM)
+    assert {"pointer_to_data", "default_tag"} <= source.assigned(source.class_of(CUMEM, "CuMemAllocator"))
+
+
+def test_what_a_worker_offloads_and_restores() -> None:
+    sleep, wake_up = (source.method_of(GPU_WORKER, "Worker", name) for name in ("sleep", "wake_up"))
+    said = source.squeezed(ast.unparse(sleep))
+    assert "allocator.sleep(offload_tags=('weights',)iflevel==1elsetuple())" in said
+    assert "iflevel==2:" in said
+    assert ast.unparse(sleep.args.defaults[-1]) == "1"
+    for function in (sleep, ast.parse(textwrap.dedent(inspect.getsource(sleeping.Worker.sleep)))):
+        assert source.called(function, "model") == ["named_buffers"]
+    for function in (wake_up, ast.parse(textwrap.dedent(inspect.getsource(sleeping.Worker.wake_up)))):
+        text = source.squeezed(ast.unparse(function))
+        steps = ("allocator.wake_up(tags)", "buffer.data.copy_(", "self.model_runner.post_kv_cache_wake_up()")
+        places = [text.index(each) for each in steps]
+        assert places == sorted(places)
+    text = source.text_of(GPU_WORKER)
+    assert 'with allocator.use_memory_pool(tag="kv_cache"):' in text
+    assert 'self._maybe_get_memory_pool_context(tag="weights"),' in text
+    for file in (V1, V2):
+        source.method_of(file, "GPUModelRunner", "post_kv_cache_wake_up")
+
+
 def test_the_version_is_one_that_is_known() -> None:
     where = source.root()
     assert where is not None
@@ -164,13 +216,15 @@ COPIES = {
     GRAPHS: ("CUDAGraphWrapper",),
     "vllm/v1/cudagraph_dispatcher.py": ("CudagraphDispatcher",),
     "vllm/v1/utils.py": ("CpuGpuBuffer",),
+    CUMEM: ("CuMemAllocator",),
+    GPU_WORKER: ("Worker",),
 }
-OWN = {"step", "_forward"}  # not vLLM's
+OWN = {"step", "_forward", "take"}  # not vLLM's
 
 
 @pytest.mark.parametrize(("file", "name"), [(file, name) for file, names in COPIES.items() for name in names])
 def test_the_runner_of_the_tests_has_methods_of_the_original(file: str, name: str) -> None:
-    kind = getattr(fakes, name)
+    kind = getattr(fakes, name, None) or getattr(sleeping, name)
     methods = {n: m for n, m in vars(kind).items() if inspect.isfunction(m) and n not in OWN and n != "__init__"}
     assert methods
     for method, copy in methods.items():

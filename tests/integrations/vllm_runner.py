@@ -354,6 +354,9 @@ class GPUModelRunner:
             ForwardContext.mode, ForwardContext.descriptor = CUDAGraphMode.NONE, None
         return out
 
+    def post_kv_cache_wake_up(self) -> None:
+        """Zeroes the KV cache where it is quantized, which it is not here."""
+
     # -- a step
 
     def _prepare_inputs(self, scheduler_output: SchedulerOutput, num_scheduled_tokens: np.ndarray[Any, Any]) -> Any:

@@ -16,7 +16,7 @@ class ContentsLostDetail(Detail, msgspec.Struct, frozen=True, tag=CODE, tag_fiel
     Attributes
     ----------
     how
-        ``torch_memory_saver pause("weights")``, or ``declared``.
+        ``torch_memory_saver pause("weights")``, ``vllm sleep(level=2)``, or ``declared``.
     stack
         Where, innermost first.
     compared

@@ -31,7 +31,8 @@ class ContentsLostKind(FindingKind):
     needs_observation = True
     remedy = (
         "A pause or a sleep keeps addresses, so that a graph can be replayed, but not contents. Write the buffer again "
-        "after the resume, before the first replay, or have the saver keep a copy of it (a CPU backup of its region)."
+        "after the resume, before the first replay, or have the saver keep a copy of it (a CPU backup of its region; "
+        "for weights a sleep of level 1)."
     )
 
     def culprit_is(self, finding: Finding) -> CulpritIs:

@@ -66,15 +66,16 @@ class Attachment:
                 with error_barrier_all("vllm adapter"):
                     self.patch(part, module)
 
-    def arrived(self, part: Part) -> None:
-        """The import of a part's module has ended."""
-        module = sys.modules.get(part.module)
-        if module is not None:
-            with error_barrier_all("vllm adapter"):
-                self.patch(part, module)
+    def arrived(self, name: str) -> None:
+        """The import of a module has ended."""
+        module = sys.modules.get(name)
+        for part in PARTS if module is not None else ():
+            if part.module == name:
+                with error_barrier_all("vllm adapter"):
+                    self.patch(part, module)
 
     def patch(self, part: Part, module: Any) -> None:
-        """Patch one module's classes, once; gives a notice, and patches none, where a method is not as it was seen."""
+        """Patch the methods of one part, once; gives a notice, and patches none, where one is not as it was seen."""
         with _attaching:
             if part not in self._awaited:
                 return
@@ -122,8 +123,8 @@ def attach() -> Attachment | None:
             if not _off:
                 _attached = made = Attachment(release)
                 wrap = sys.modules.get(_WRAP_HOOK)
-                for part in PARTS if wrap is not None else ():
-                    wrap.when_imported(part.module, partial(made.arrived, part))  # type: ignore[union-attr]
+                for module in dict.fromkeys(part.module for part in PARTS) if wrap is not None else ():
+                    wrap.when_imported(module, partial(made.arrived, module))  # type: ignore[union-attr]
         attached = _attached
     if reason is not None:
         notices.tell_once(reason)

@@ -1,13 +1,14 @@
 """Hooks around vLLM's methods: names, padding and rules of its runners, the graph and the batch of each step, ends.
 
-Each method of `Hooks` that `versions` names receives an original and returns what takes its place: one function for
-each, since a call more costs microseconds where a step's own work has filled the caches.
+Each method of `Hooks` that `versions` names, of its base class for the sleep mode too, receives an original and returns
+what takes its place: one function for each, since a call more costs microseconds where a step's own work has filled the
+caches.
 
 A step of the V1 runner is prepared from the call of ``_prepare_inputs`` to that of ``_model_forward``; which graph
 comes is known in between, when ``_determine_batch_execution_and_padding`` returns. A step of the V2 runner knows it
 from the start. Dummy runs prepare no step. Graphs that are captured to measure their memory are in no step, and dropped
 before the KV cache has its size. Run in vLLM's threads: the worker's, and the one that waits for outputs. They change
-neither arguments nor results, never wait for a device, and no error of the debugger reaches vLLM.
+neither arguments nor results, never wait for a device but in a sleep, and no error of the debugger reaches vLLM.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from shadowgraph.integrations import notices
 from shadowgraph.integrations.batches import Batches, lengths_of
 from shadowgraph.integrations.vllm.graphs import FULL, ComingGraphs
 from shadowgraph.integrations.vllm.runners import Runners, rank_of
+from shadowgraph.integrations.vllm.sleep_mode import SleepHooks
 from shadowgraph.integrations.vllm.steps import Step, lengths_after, see
 
 if TYPE_CHECKING:
@@ -35,10 +37,11 @@ _LATER = "requests and tokens of a batch"  # of the V2 runner, whose lengths are
 Original = Callable[..., Any]
 
 
-class Hooks:
+class Hooks(SleepHooks):
     """Reports this process's runners and their steps to the active debugger. Keeps no object of vLLM alive."""
 
     def __init__(self) -> None:
+        super().__init__()
         from shadowgraph import session
 
         session.observers.append(self)
@@ -62,6 +65,7 @@ class Hooks:
         """The debugger watches no longer; no reference to it is kept."""
         self.graphs.forget()
         self.batches.forget_texts()
+        self.forget_sleep(debugger)
         for step in self._taken():
             step.end()
 

@@ -16,6 +16,7 @@ GROUP, NAME = "vllm.general_plugins", "shadowgraph"
 FIRST, LAST = (0, 21, 0), (0, 22, 1)  # both were read
 RUNNER, RUNNER_V2 = "vllm.v1.worker.gpu_model_runner", "vllm.v1.worker.gpu.model_runner"
 WRAPPER = "vllm.compilation.cuda_graph"
+WORKER, SLEEP = "vllm.v1.worker.gpu_worker", "vllm.device_allocator.cumem"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +31,7 @@ class Method:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What is hooked in one module. Without one of the methods, none of them is hooked.
+    """What is hooked in one module, or a part of that. Without one of the methods, none of them is hooked.
 
     Attributes
     ----------
@@ -103,12 +104,25 @@ PARTS = (
         _ends("AsyncOutput", "get_output", hook="output"),
     ),
     Part(
-        "vllm.v1.worker.gpu_worker",
+        WORKER,
         "the worker",
         (
             *_ends("Worker", "init_device", hook="device"),
             *_ends("Worker", "load_model", "determine_available_memory", "compile_or_warm_up_model", hook="work"),
             Method("Worker", "initialize_from_config", ("self", "kv_cache_config"), "work"),
+        ),
+    ),
+    Part(
+        WORKER,
+        "the level of a sleep",
+        (Method("Worker", "sleep", ("self", "level"), "sleep_level"),),
+    ),
+    Part(
+        SLEEP,
+        "sleep mode",
+        (
+            Method("CuMemAllocator", "sleep", ("self", "offload_tags"), "fall_asleep"),
+            Method("CuMemAllocator", "wake_up", ("self", "tags"), "wake"),
         ),
     ),
     Part(
