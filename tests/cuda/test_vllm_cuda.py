@@ -79,3 +79,20 @@ def test_a_block_number_that_is_none(tmp_path: Path, mode: str) -> None:
     assert found.culprit.stack[0].function in ("commit_block_table", "compute_slot_mapping")
     assert found.batch is not None
     assert found.batch.size == 3
+
+
+def test_a_sleep_that_keeps_the_weights(tmp_path: Path) -> None:
+    done = wrap(tmp_path, "vllm_server.py", "full", "level1", options=EVERY)
+    facts = served(done)
+    assert "same again True" in done.out
+    assert (done.code, facts.findings) == (0, ()), done.err[-4000:]
+
+
+def test_weights_that_a_sleep_dropped(tmp_path: Path) -> None:
+    done = wrap(tmp_path, "vllm_server.py", "full", "level2", options=EVERY)
+    facts = served(done)
+    assert done.code == 9, done.err[-4000:]
+    found = [each for each in facts.findings if each.code == "SG116"]
+    assert found
+    assert {each.detail.how for each in found} == {"vllm sleep(level=2)"}
+    assert any(line.function == "sleep" for line in found[0].detail.stack)

@@ -1,7 +1,8 @@
 """Serves token ids through a real vLLM engine with a small random Llama and CUDA graphs: mode, and a line to leave out.
 
-``python vllm_server.py full|decode|pieces|measured [kept|outside]``: with ``kept`` the padded rows of block tables keep
-old blocks, with ``outside`` one of a request's numbers is none.
+``python vllm_server.py full|decode|pieces|measured [kept|outside|level1|level2]``: with ``kept`` the padded rows of
+block tables keep old blocks, with ``outside`` one of a request's numbers is none, with the others the engine sleeps and
+wakes up before it serves the same again: at level 2 with weights that are not loaded again.
 """
 
 import inspect
@@ -47,6 +48,7 @@ MODEL = {
     "bos_token_id": 1,
     "eos_token_id": 2,
 }
+LEVELS = {"level1": 1, "level2": 2}  # of a sleep
 PADDING = "blk_table_tensor[num_reqs:num_reqs_padded].fill_(NULL_BLOCK_ID)"
 
 
@@ -72,6 +74,11 @@ def plant(bug: str) -> None:
         block_table.BlockTable.commit_block_table = commit_block_table
 
 
+def tokens_of(outputs: list) -> list:
+    """Token ids by request."""
+    return [list(output.outputs[0].token_ids) for output in outputs]
+
+
 def main() -> int:
     mode, bug = sys.argv[1], (sys.argv[2:] or [""])[0]
     for name, value in SETTINGS.items():
@@ -92,6 +99,7 @@ def main() -> int:
             max_num_batched_tokens=512,
             seed=0,
             enable_prefix_caching=False,
+            enable_sleep_mode=bug in LEVELS,
             attention_backend=os.environ.get("ATTENTION", "TRITON_ATTN"),
             compilation_config={**MODES[mode], "cudagraph_capture_sizes": [1, 2, 4, 8]},
             **sizes,
@@ -104,6 +112,11 @@ def main() -> int:
         ]
         outputs = engine.generate(prompts, sampling, use_tqdm=False)
         print("served", sum(len(output.outputs[0].token_ids) for output in outputs), flush=True)
+        if bug in LEVELS:
+            engine.sleep(level=LEVELS[bug])
+            engine.wake_up()
+            again = engine.generate(prompts, sampling, use_tqdm=False)
+            print("same again", tokens_of(again) == tokens_of(outputs), flush=True)
     return 0
 
 
