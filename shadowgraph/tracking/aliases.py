@@ -8,6 +8,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Container, Iterable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from shadowgraph.common.compat import weak_reference
 from shadowgraph.common.finalizer_safe_lock import FinalizerSafeLock
@@ -17,6 +18,7 @@ from shadowgraph.model.owners import Owner
 from shadowgraph.model.ranges import ByteRange, RangeIndex
 from shadowgraph.model.views import TensorView, describe_slice, overlaps
 from shadowgraph.tracking.names import walk
+from shadowgraph.tracking.pool_watch import Sight, borrowers
 
 __all__ = ["NameBook", "OwnerGroups", "Relation", "alias_groups", "allocation_name", "buffer_view"]
 
@@ -38,6 +40,35 @@ class OwnerGroups(HtmlRepr, list[tuple[Owner, ...]]):
     __slots__ = ()
 
 
+class _Walked(NamedTuple):
+    """An owner as a walk found it.
+
+    Attributes
+    ----------
+    serial
+        The buffer that its tensor belonged to, or `_UNTRACKED`.
+    sight
+        When its storage was first seen, if that owns none of its memory.
+    """
+
+    owner: Owner
+    serial: int
+    sight: Sight | None
+
+    def is_of(self, buffer: Buffer | None) -> bool:
+        """Whether its tensor belongs to a buffer that was entered into the ledger after the walk, as memory of a
+        device's pool is. Unknown for a freed buffer: another one may have the same address and size."""
+        view, sight = self.owner.view, self.sight
+        return (
+            buffer is not None
+            and self.serial == _UNTRACKED
+            and buffer.alive
+            and buffer.role is not Role.STATIC
+            and (buffer.start, buffer.nbytes) == (view.storage_address, view.storage_nbytes)
+            and not (sight is not None and borrowers.is_older(sight, buffer))
+        )
+
+
 class NameBook:
     """Owner names by address.
 
@@ -52,8 +83,8 @@ class NameBook:
         self._ledger = ledger
         self._roots: dict[str, weakref.ref[object]] = {}
         self._without: dict[str, Container[str]] = {}  # attributes that are not followed, by root
-        self._owners: dict[str, tuple[tuple[Owner, int], ...]] = {}
-        self._index: RangeIndex[tuple[Owner, int]] | None = None
+        self._owners: dict[str, tuple[_Walked, ...]] = {}
+        self._index: RangeIndex[_Walked] | None = None
         self._former: dict[int, tuple[Owner, ...]] = {}  # former owners of a buffer, by serial
         self._seen_version = -1
         self._gaps: dict[str, tuple[int, bool]] = {}  # (errors, truncated) of each root's last walk
@@ -123,13 +154,9 @@ class NameBook:
         """
         found = self._overlapping(where)
         if serial is None:
-            return [owner for _, (owner, _) in found]
+            return [each.owner for _, each in found]
         buffer = self._get(serial)
-        owners = [
-            owner
-            for _, (owner, known) in found
-            if known == serial or (known == _UNTRACKED and _is_storage_of(buffer, owner.view))
-        ]
+        owners = [each.owner for _, each in found if each.serial == serial or each.is_of(buffer)]
         if owners or (buffer is not None and buffer.alive):
             return owners
         return self._former_owners(where, serial)
@@ -137,12 +164,12 @@ class NameBook:
     def _former_owners(self, where: ByteRange, serial: int) -> list[Owner]:
         return [owner for owner in self._former.get(serial, ()) if owner.view.hull.overlaps(where)]
 
-    def _overlapping(self, where: ByteRange) -> list[tuple[ByteRange, tuple[Owner, int]]]:
-        """Owners whose views overlap a range, each with the serial of its buffer during the walk."""
+    def _overlapping(self, where: ByteRange) -> list[tuple[ByteRange, _Walked]]:
+        """Owners whose views overlap a range."""
         with self._lock.section:
             if self._index is None:
-                entries = [pair for pairs in self._owners.values() for pair in pairs]
-                self._index = RangeIndex((o.view.hull, (o, s)) for o, s in entries)
+                entries = [each for walked in self._owners.values() for each in walked]
+                self._index = RangeIndex((each.owner.view.hull, each) for each in entries)
             return self._index.overlapping(where.start, where.stop)
 
     def name_of(self, buffer: Buffer, part: ByteRange | None = None) -> tuple[str, tuple[str, ...]]:
@@ -200,12 +227,13 @@ class NameBook:
         return OwnerGroups(alias_groups(self.living()))
 
     def living(self, fresh: bool = False) -> list[Owner]:
-        """Owners of memory that was not freed since their walk; with `fresh`, only those found by the last `refresh`,
-        without the objects that are walked once."""
+        """Owners of memory that was not freed since their walk, or whose storage owns none; with `fresh`, only those
+        that the last `refresh` found, without the objects that are walked once."""
         live = {buffer.serial for ledger in (self._ledger, self._ledger.host) for buffer in ledger} | {_UNTRACKED}
         with self._lock.section:
             roots = [name for name in self._owners if not fresh or self._root(name) is not None]
-            return [owner for name in roots for owner, serial in self._owners[name] if serial in live]
+            walked = [each for name in roots for each in self._owners[name]]
+            return [each.owner for each in walked if each.serial in live or each.sight is not None]
 
     def _root(self, name: str) -> object | None:
         """The object registered under a name, if it can be walked again."""
@@ -215,24 +243,30 @@ class NameBook:
     def _walk(self, name: str, root: object) -> int:
         result = walk(root, name, without=self._without.get(name, ()))
         self._gaps[name] = result.errors, result.truncated
-        pairs = []
-        for owner in result.owners:
-            buffer = self._owned(owner.view)
-            pairs.append((owner, buffer.serial if buffer is not None else _UNTRACKED))
-        self._remember(self._owners.get(name, ()), {serial for _, serial in pairs})
-        self._owners[name] = tuple(pairs)
+        pairs = zip(result.owners, result.sights, strict=True)
+        walked = tuple(_Walked(owner, self._serial_of(owner.view, sight), sight) for owner, sight in pairs)
+        self._remember(self._owners.get(name, ()), {each.serial for each in walked})
+        self._owners[name] = walked
         self._index = None
-        return len(pairs)
+        return len(walked)
+
+    def _serial_of(self, view: TensorView, sight: Sight | None) -> int:
+        """The buffer that a view belongs to: of a storage that owns nothing the one that had the memory when it was
+        seen, whatever lives there now."""
+        buffer = self._owned(view)
+        if sight is not None and (buffer is None or borrowers.is_older(sight, buffer)):
+            return sight.owner or _UNTRACKED
+        return buffer.serial if buffer is not None else _UNTRACKED
 
     def note_former(self, serial: int, owners: Iterable[Owner]) -> None:
         """Names for a buffer once it is freed, if it has no others."""
         with self._lock.section:
             self._former.setdefault(serial, tuple(owners))
 
-    def _remember(self, before: Iterable[tuple[Owner, int]], now: set[int]) -> None:
+    def _remember(self, before: Iterable[_Walked], now: set[int]) -> None:
         """Keep owners that now refer to other memory: a finding may be about their former target."""
         former: dict[int, list[Owner]] = {}
-        for owner, serial in before:
+        for owner, serial, _ in before:
             if serial != _UNTRACKED and serial not in now:
                 former.setdefault(serial, []).append(owner)
         for serial, owners in former.items():
@@ -242,12 +276,12 @@ class NameBook:
 
     def _enter(self, name: str) -> None:
         """Update a root that cannot be walked again: its owners' memory may have been entered into the ledger since."""
-        pairs = []
-        for owner, serial in self._owners[name]:
-            buffer = self._owned(owner.view) if serial == _UNTRACKED else None
-            pairs.append((owner, buffer.serial if buffer and _is_storage_of(buffer, owner.view) else serial))
-        if tuple(pairs) != self._owners[name]:
-            self._owners[name], self._index = tuple(pairs), None
+        walked = []
+        for each in self._owners[name]:
+            buffer = self._owned(each.owner.view) if each.serial == _UNTRACKED else None
+            walked.append(each._replace(serial=buffer.serial) if buffer is not None and each.is_of(buffer) else each)
+        if tuple(walked) != self._owners[name]:
+            self._owners[name], self._index = tuple(walked), None
 
 
 def alias_groups(owners: Iterable[Owner]) -> list[tuple[Owner, ...]]:
@@ -269,16 +303,3 @@ def alias_groups(owners: Iterable[Owner]) -> list[tuple[Owner, ...]]:
         open_groups = [*apart, [*met, owner]]
         reach = max(reach, owner.view.stop)
     return [tuple(group) for group in groups + open_groups if len(group) > 1]
-
-
-def _is_storage_of(buffer: Buffer | None, view: TensorView) -> bool:
-    """Whether a buffer is a view's storage, entered into the ledger after the walk, as memory of a device's pool is.
-
-    Unknown for a freed buffer: another one may have the same address and size.
-    """
-    return (
-        buffer is not None
-        and buffer.alive
-        and buffer.role is not Role.STATIC
-        and (buffer.start, buffer.nbytes) == (view.storage_address, view.storage_nbytes)
-    )

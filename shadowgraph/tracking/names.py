@@ -24,6 +24,7 @@ import torch
 
 from shadowgraph.model.owners import Owner
 from shadowgraph.model.views import TensorView
+from shadowgraph.tracking.pool_watch import Sight, borrowers
 
 # One step of a walk: its formatter, the formatter's argument, and the value that it leads to.
 Step = tuple[Callable[[Any], str], Any, object]
@@ -60,11 +61,14 @@ class WalkResult:
         The walk hit a bound, so that names may be missing.
     errors : int
         Number of attributes and objects that could not be read and were skipped.
+    sights : tuple of Sight or None
+        For each owner, when the storage of its tensor was first seen, if that owns none of its memory.
     """
 
     owners: tuple[Owner, ...]
     truncated: bool
     errors: int
+    sights: tuple[Sight | None, ...]
 
 
 def walk(
@@ -96,7 +100,7 @@ def walk(
     """
     walker = Walker(max_objects, max_depth, without)
     walker.run(root, name)
-    return WalkResult(tuple(walker.owners), walker.truncated, walker.errors)
+    return WalkResult(tuple(walker.owners), walker.truncated, walker.errors, tuple(walker.sights))
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +173,7 @@ class Walker:
 
     def __init__(self, max_objects: int, max_depth: int, without: Container[str] = ()) -> None:
         self.owners: list[Owner] = []
+        self.sights: list[Sight | None] = []
         self.truncated = False
         self.errors = 0
         self._max_objects = max_objects
@@ -223,7 +228,7 @@ class Walker:
 
     def _record(self, tensor: Any, path: str) -> None:
         try:
-            view = TensorView.of(tensor)
+            view, sight = TensorView.of(tensor), borrowers.sight_of(tensor)
         except ValueError:
             return
         except Exception:
@@ -232,6 +237,7 @@ class Walker:
         if len(self.owners) >= self._max_objects:
             raise _BoundMet
         self.owners.append(Owner(path, view))
+        self.sights.append(sight)
 
     def _layout(self, kind: type) -> Layout:
         # By id, because a metaclass may define the hash and equality of its classes.

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import torch
 
-from shadowgraph.model.buffers import Ledger, Role
+from shadowgraph.model.buffers import Buffer, Ledger, Role
 from shadowgraph.model.ranges import ByteRange, RangeSet
 
 
@@ -28,11 +28,14 @@ class Sight(NamedTuple):
     replayed
         Serial of the graph that had begun to replay last when it was made; 0 where none had since the latest capture,
         or that is not known.
+    owner
+        Serial of the buffer that had the memory when it was made; 0 where none is known.
     """
 
     serial: int
     born: bool
     replayed: int = 0
+    owner: int = 0
 
 
 class Watch:
@@ -117,25 +120,43 @@ class Borrowers:
     def __init__(self) -> None:
         self.replayed = 0
         self._seen: dict[int, tuple[weakref.ref[torch.UntypedStorage], Sight]] = {}
+        self._ends: dict[int, int] = {}  # when captures ended whose allocations are dated to their end, by graph
 
-    def see(self, storage: torch.UntypedStorage, serial: int, born: bool = False) -> Sight:
+    def see(self, storage: torch.UntypedStorage, serial: int, born: bool = False, owner: int = 0) -> Sight:
         """When a storage was first seen; a storage that is new was first seen now, or made now with `born`."""
         key, seen = id(storage), self._seen
         known = seen.get(key)
         if known is not None and known[0]() is storage:
             return known[1]
-        sight = Sight(serial, born, self.replayed if born else 0)
+        sight = Sight(serial, born, self.replayed if born else 0, owner)
         seen[key] = weakref.ref(storage, lambda _: seen.pop(key, None) and None), sight
         return sight
+
+    def sight_of(self, tensor: torch.Tensor) -> Sight | None:
+        """When the storage of a tensor was first seen, if that owns none of its memory and was seen."""
+        if not self._seen:
+            return None
+        with torch._C.DisableTorchFunctionSubclass():
+            storage = torch.Tensor.untyped_storage(tensor)
+        known = self._seen.get(id(storage))
+        return known[1] if known is not None and known[0]() is storage else None
+
+    def is_older(self, sight: Sight, buffer: Buffer) -> bool:
+        """Whether a storage was seen before a buffer was allocated: its memory was that of another one."""
+        return sight.serial < self._ends.get(buffer.graph or 0, buffer.serial)
+
+    def forget(self, graph: int) -> None:
+        """A graph is gone."""
+        self._ends.pop(graph, None)
 
     def any_in(self, where: ByteRange) -> bool:
         """Whether a storage that lives begins in a range."""
         living = (storage() for storage, _ in list(self._seen.values()))
         return any(storage is not None and where.contains(storage.data_ptr()) for storage in living)
 
-    def redate(self, since: int, now: int) -> None:
+    def redate(self, since: int, now: int, graph: int) -> None:
         """A capture whose allocations are dated to its end is over: what was seen from its beginning on, is as well."""
-        self.replayed = 0
+        self.replayed, self._ends[graph] = 0, now
         for key, (storage, sight) in list(self._seen.items()):
             if sight.born and sight.serial >= since:
                 self._seen[key] = storage, Sight(now, True)
@@ -149,6 +170,6 @@ def note_birth(storage: torch.UntypedStorage, ledger: Ledger) -> None:
     """Note a storage that was just made and owns none of its memory. Memory of a pool is watched from here on."""
     start, nbytes = storage.data_ptr(), storage.nbytes()
     owner = ledger.owner(start, start + nbytes)
-    borrowers.see(storage, ledger.next_serial(), born=True)
+    borrowers.see(storage, ledger.next_serial(), born=True, owner=owner.serial if owner is not None else 0)
     if owner is not None and owner.role is Role.POOL:
         watch.add(owner.graph or 0, ByteRange(start, start + nbytes))

@@ -21,7 +21,8 @@ from shadowgraph.model.buffers import Buffer
 from shadowgraph.model.owners import Owner
 from shadowgraph.model.stacks import is_machinery
 from shadowgraph.tracking.aliases import NameBook
-from shadowgraph.tracking.names import walk
+from shadowgraph.tracking.names import WalkResult, walk
+from shadowgraph.tracking.pool_watch import Sight, borrowers
 
 _OBJECTS = (100, 4_000)  # expanded for each variable, in a first and a second pass
 _SECONDS = 1.0  # for one search
@@ -89,8 +90,7 @@ class VariableNames:
                     return []
                 if id(value) not in seen and not issubclass(type(value), _NO_ROOTS):
                     seen.add(id(value))
-                    owners = walk(value, name, max_objects=objects).owners
-                    found = _by_buffer(owners, buffers)
+                    found = _by_buffer(walk(value, name, max_objects=objects), buffers)
                     if found:
                         take(name, value, found)
                     for serial in found:
@@ -111,13 +111,16 @@ class VariableNames:
             self._names.note_former(serial, owners)
 
 
-def _by_buffer(owners: Iterable[Owner], buffers: Iterable[Buffer]) -> dict[int, list[Owner]]:
+def _by_buffer(found: WalkResult, buffers: Iterable[Buffer]) -> dict[int, list[Owner]]:
     """The owners that lead to each buffer, by serial, without the buffers that none leads to."""
-    return {b.serial: led for b in buffers if (led := [o for o in owners if _leads(o, b)])}
+    pairs = list(zip(found.owners, found.sights, strict=True))
+    return {b.serial: led for b in buffers if (led := [owner for owner, sight in pairs if _leads(owner, sight, b)])}
 
 
-def _leads(owner: Owner, buffer: Buffer) -> bool:
-    return buffer.start <= owner.view.start < buffer.stop
+def _leads(owner: Owner, sight: Sight | None, buffer: Buffer) -> bool:
+    if not buffer.start <= owner.view.start < buffer.stop:
+        return False
+    return sight is None or not borrowers.is_older(sight, buffer)
 
 
 def _scopes(buffers: list[Buffer]) -> Iterator[list[Variable]]:

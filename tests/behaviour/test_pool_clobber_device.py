@@ -47,7 +47,7 @@ def device(monkeypatch: pytest.MonkeyPatch) -> Iterator[sg.Debugger]:
             Allocation(made.before, made.where, now, made.dtype, made.itemsize, made.shape)
             for made in model.allocations
         ]
-        borrowers.redate(since.pop(), ledger.next_serial())
+        borrowers.redate(since.pop(), ledger.next_serial(), model.serial)
         watch.expect(model.serial, [made.where for made in model.allocations])
         original(graph)
 
@@ -105,6 +105,21 @@ def test_a_weak_output(device: sg.Debugger, inside: bool) -> None:
     found = only(device.findings)
     assert (found.code, found.graph, found.replay) == ("SG105", second.graph.model.name, 1)
     assert found.detail.owner == first.model.name
+
+
+def test_names_of_two_weak_outputs_in_one_block(device: sg.Debugger) -> None:
+    pool = sg.graph_pool_handle()
+    first, second = Piece(source(), 2, pool), Piece(source(), 3, pool)
+    assert second.output.data_ptr() == first.output.data_ptr(), "invalid: another block"
+    device.name("a", first)
+    device.name("second", second)
+    first.replay()
+    second.replay()
+    first.output.tolist()
+    found = only(device.findings)
+    assert (found.code, found.graph, found.detail.by.name) == ("SG105", second.graph.model.name, "second.output")
+    assert not found.buffer.name.startswith("second")
+    assert device.facts().faults == {}
 
 
 def test_a_held_output(device: sg.Debugger) -> None:

@@ -81,6 +81,7 @@ class PoolClobbers(Check):
     def _drop(self, serial: int) -> None:
         self._tenants.drop(serial)
         watch.drop(serial)
+        borrowers.forget(serial)
         self._history.drop(serial)
         self._buffers.drop(serial)
         self._kernels = {key: known for key, known in self._kernels.items() if key[0] != serial}

@@ -285,7 +285,7 @@ class CudaGraphs:
         try:
             snapshot = snapshot_of(_pool_of(graph, state)) if state.pool is not None or state.native else None
             mode.finish()
-            borrowers.redate(state.since, self._allocator.ledger.next_serial())
+            borrowers.redate(state.since, self._allocator.ledger.next_serial(), state.model.serial)
             if _keeps(graph):
                 with error_barrier_all("copies of host memory"):
                     self._note_host_copies(graph, state.model)
