@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from math import inf
 
 import numpy as np
@@ -17,6 +17,7 @@ from shadowgraph.checks.attribution import Blame, draft_phase, eager_phase
 from shadowgraph.checks.base import Check, Checkpoint, Context, Detection, host_reader
 from shadowgraph.checks.invariants import CODE
 from shadowgraph.checks.invariants.facts import RuleDetail
+from shadowgraph.checks.invariants.precedence import Addresses, ToldElements
 from shadowgraph.checks.invariants.rules import Breach, Rule, nondecreasing
 from shadowgraph.common.internal_errors import internal_errors
 from shadowgraph.model.buffers import Buffer
@@ -36,10 +37,17 @@ _WRITES = 64  # last writes to buffers with rules, kept for the culprit
 
 @dataclass(frozen=True, slots=True)
 class _Look:
-    """Key of requested bytes: the part of an invariant's view that the coming graph captured."""
+    """Key of requested bytes: the part of an invariant's view that the coming graph captured.
+
+    Attributes
+    ----------
+    told
+        What surer rules have told of the same replay: their bytes arrive before.
+    """
 
     invariant: Invariant
     part: ByteRange
+    told: ToldElements = field(default_factory=ToldElements)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +64,23 @@ class Invariant:
     @property
     def where(self) -> ByteRange:
         return self.view.hull
+
+    @property
+    def rank(self) -> int:
+        """Which rule tells of bytes that several rules are about: the lowest one, see `ToldElements`."""
+        return 0 if not self.inferred else 1 if self.most is not None else 2
+
+
+@dataclass(frozen=True, slots=True)
+class _Sighting:
+    """A violation that was reported, as a declared rule may tell of it again before the values are written."""
+
+    whole: ByteRange
+    breach: Breach
+    checkpoint: Checkpoint
+    reader: Reader | None
+    sure: bool
+    order: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +116,8 @@ class Invariants(Check):
         self.invariants: list[Invariant] = []
         self._writes: deque[_Noted] = deque(maxlen=_WRITES)
         self._all_noted = True  # no write was forgotten or passed unseen
+        self._latest: dict[Invariant, _Sighting] = {}  # of each inferred rule
+        self._keys: dict[Invariant, str] = {}  # of findings, where a declared rule took one over
 
     def declare(self, buffer: Buffer, view: TensorView, rule: Rule, inferred: bool = False) -> None:
         """Add a rule."""
@@ -113,6 +140,7 @@ class Invariants(Check):
         self.unobserved_since = inf
         self._all_noted = False
         self._writes.clear()
+        self._latest.clear()
 
     def reads_captured(self, graph: Graph) -> bool:
         if not self.context.settings.infer:
@@ -150,13 +178,13 @@ class Invariants(Check):
             return
         graph = checkpoint.graph
         assert graph is not None
-        wanted = []
+        wanted, told = [], ToldElements()
         for invariant in self._living():
             for part in graph.captured(invariant.where):
                 whole = part if invariant.rule.prefix_safe else invariant.where
                 if invariant.most is not None:
                     whole = ByteRange(whole.start, min(whole.stop, whole.start + invariant.most))
-                wanted.append((_Look(invariant, whole), self._usable(invariant, whole)))
+                wanted.append((_Look(invariant, whole, told), self._usable(invariant, whole)))
         if wanted:
             self.context.engine.fetch(checkpoint, wanted)
 
@@ -165,21 +193,14 @@ class Invariants(Check):
 
     def fetched(self, key: object, data: bytes, checkpoint: Checkpoint) -> None:
         assert isinstance(key, _Look)
-        breach = self._breach(key.invariant, key.part, data)
-        if breach is not None:
-            kept = not key.invariant.inferred or key.invariant.most is not None  # for all of the buffer
-            sure = kept or (
-                self._ends_before_the_tail(key.invariant, key.part)
-                and not self._is_padding(key.invariant, key.part, breach, data, checkpoint)
-            )
-            self._found(key.invariant, key.part, breach, checkpoint, None, sure)
+        self._told(key.invariant, key.part, data, checkpoint, None, key.told)
 
     def host_read(self, view: TensorView, how: str, stack: Stack, checkpoint: Checkpoint) -> None:
-        where = view.hull
+        where, told = view.hull, ToldElements()
         for invariant in self._living():
             part = invariant.where.intersect(where)
             if part is not None and part.nbytes and (not invariant.inferred or self._is_captured(invariant, where)):
-                self._judge(invariant, part, checkpoint, host_reader(how, stack))
+                self._judge(invariant, part, checkpoint, host_reader(how, stack), told)
 
     @property
     def wants_known_writes(self) -> bool:
@@ -193,7 +214,7 @@ class Invariants(Check):
     def recheck(self, checkpoint: Checkpoint) -> None:
         for invariant in self._living():
             if not invariant.inferred:
-                self._judge(invariant, invariant.where, checkpoint, None)
+                self._judge(invariant, invariant.where, checkpoint, None, ToldElements())
 
     def _is_captured(self, invariant: Invariant, where: ByteRange) -> bool:
         """Whether a graph was given exactly this range, in one view or in several that join (all but the first element
@@ -247,15 +268,81 @@ class Invariants(Check):
         return found
 
     def _living(self) -> list[Invariant]:
-        return [invariant for invariant in self.invariants if still_there(invariant.buffer)]
+        """The rules of buffers that live, the surest first."""
+        living = [invariant for invariant in self.invariants if still_there(invariant.buffer)]
+        return sorted(living, key=lambda invariant: invariant.rank)
 
-    def _judge(self, invariant: Invariant, part: ByteRange, checkpoint: Checkpoint, reader: Reader | None) -> None:
+    def _judge(
+        self,
+        invariant: Invariant,
+        part: ByteRange,
+        checkpoint: Checkpoint,
+        reader: Reader | None,
+        told: ToldElements,
+    ) -> None:
         whole = part if invariant.rule.prefix_safe else invariant.where
         data = self.context.engine.read(self._usable(invariant, whole))
+        self._told(invariant, whole, data, checkpoint, reader, told)
+
+    def _told(
+        self,
+        invariant: Invariant,
+        whole: ByteRange,
+        data: bytes,
+        checkpoint: Checkpoint,
+        reader: Reader | None,
+        told: ToldElements,
+    ) -> None:
+        """Report the values that break a rule, but for those of which a surer rule has told."""
         breach = self._breach(invariant, whole, data)
-        if breach is not None:
-            sure = not self._is_padding(invariant, whole, breach, data, checkpoint)
+        if breach is not None and invariant.inferred:
+            known = told.have(_addresses(invariant, whole, breach), invariant.view.itemsize)
+            breach = breach.only(breach.elements[~known]) if known.any() else breach
+        if breach is None:
+            return
+        # A declared or kept rule is one for all of the buffer, and the host relies on all that it reads.
+        relied_on = invariant.rank < 2 or reader is not None or self._ends_before_the_tail(invariant, whole)
+        sure = relied_on and not self._is_padding(invariant, whole, breach, data, checkpoint)
+        if sure:
+            told.add(_addresses(invariant, whole, breach), invariant.view.itemsize)
+        if invariant.inferred:
+            order = checkpoint.order or next(self.context.clock)
+            self._latest[invariant] = _Sighting(whole, breach, checkpoint, reader, sure, order)
             self._found(invariant, whole, breach, checkpoint, reader, sure)
+        else:
+            left = self._take_over(invariant, whole, breach)
+            self._found(invariant, whole, breach, checkpoint, reader, sure)
+            for inferred, seen in left:
+                self._latest[inferred] = seen
+                self._found(inferred, seen.whole, seen.breach, seen.checkpoint, seen.reader, seen.sure)
+
+    def _take_over(self, declared: Invariant, whole: ByteRange, breach: Breach) -> list[tuple[Invariant, _Sighting]]:
+        """Let a declared rule take over the finding of an inferred rule about the same values, which were not written
+        since. Returns what that finding told besides."""
+        if declared in self._keys:
+            return []
+        told = ToldElements()
+        told.add(_addresses(declared, whole, breach), declared.view.itemsize)
+        for inferred, seen in list(self._latest.items()):
+            starts, size = _addresses(inferred, seen.whole, seen.breach), inferred.view.itemsize
+            known = told.have(starts, size)
+            if known[0] and not self._written_since(seen.order, ByteRange(int(starts[0]), int(starts[0]) + size)):
+                del self._latest[inferred]
+                self._keys[declared] = self._key(inferred)
+                self._keys[inferred] = f"{self._key(inferred)} beyond"
+                rest = seen.breach.only(seen.breach.elements[~known])
+                return [(inferred, replace(seen, breach=rest))] if rest is not None else []
+        return []
+
+    def _written_since(self, order: int, where: ByteRange) -> bool:
+        """Whether a range may have been written after a time."""
+        if len(self._writes) == _WRITES and self._writes[0].order > order:
+            return True
+        return any(noted.order > order and noted.write.ranges.overlaps(where) for noted in self._writes)
+
+    def _key(self, invariant: Invariant) -> str:
+        own = f"{invariant.rule.name} {self.invariants.index(invariant)}"  # two lambdas have one name
+        return self._keys.get(invariant, own)
 
     def _found(
         self,
@@ -289,7 +376,7 @@ class Invariants(Check):
                 facts=RuleDetail(f"{invariant.rule.name}: {breach.shown}"),
                 severity=Severity.ERROR if sure else Severity.NOTE,
                 confidence=confidence if sure else "low",
-                key=f"{invariant.rule.name} {self.invariants.index(invariant)}",  # two lambdas have one name
+                key=self._key(invariant),
             )
         )
 
@@ -334,6 +421,11 @@ class Invariants(Check):
         except Exception as error:  # a rule is the user's code: its exception is not a breach
             internal_errors.note(f"rule {invariant.rule.name}", error)
             return None
+
+
+def _addresses(invariant: Invariant, whole: ByteRange, breach: Breach) -> Addresses:
+    """Addresses of the elements that break a rule."""
+    return whole.start + breach.elements.astype(np.int64) * invariant.view.itemsize
 
 
 def _kind(rule: Rule) -> str:

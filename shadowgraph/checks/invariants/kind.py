@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from shadowgraph.checks.invariants import CODE
 from shadowgraph.checks.invariants.facts import INDEX_RULE, RuleDetail, rule_of
 from shadowgraph.checks.kind import CulpritIs, FindingKind, Row
@@ -72,10 +74,16 @@ class InvariantKind(FindingKind):
         yield Invariants(context)
         yield Indices(context)
 
+    def merged(self, known: Finding, again: Finding) -> Finding | None:
+        """A declared rule takes the place of an inferred one that told of the same values."""
+        if again.severity is known.severity and (known.confidence, again.confidence) == ("medium", "high"):
+            return msgspec.structs.replace(again, id=known.id, revision=known.revision + 1)
+        return None
+
     def is_same_sight(self, known: Finding, again: Finding) -> bool:
         """A recheck sees a rule broken in the way that was already seen."""
         return again.detected_at == "check" and _sight(known) == _sight(again)
 
 
 def _sight(finding: Finding) -> tuple[object, ...]:
-    return finding.severity, finding.detail, finding.bytes
+    return finding.severity, finding.confidence, finding.detail, finding.bytes

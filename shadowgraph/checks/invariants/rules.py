@@ -6,7 +6,7 @@ A rule may be the user's callable; it runs in the thread of the event, at a repl
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -15,15 +15,39 @@ import numpy.typing as npt
 from shadowgraph.common.errors import UsageError
 
 Values = npt.NDArray[Any]
+Indices = npt.NDArray[np.intp]
 
 
 @dataclass(frozen=True, slots=True)
 class Breach:
-    """A violation of a rule: index among the values checked, number of failing elements, the values that show it."""
+    """A violation of a rule: index among the values checked, number of failing elements, the values that show it.
+
+    Attributes
+    ----------
+    failing
+        Indices of all failing elements, ascending; None where the rule tells of the first one alone.
+    show
+        The values that show one of them.
+    """
 
     index: int
     count: int
     shown: str
+    failing: Indices | None = field(default=None, compare=False, repr=False)
+    show: Callable[[int], str] | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def elements(self) -> Indices:
+        """Indices of the failing elements that are known."""
+        return self.failing if self.failing is not None else np.array([self.index], dtype=np.intp)
+
+    def only(self, elements: Indices) -> Breach | None:
+        """The violation by some of its elements; None without any."""
+        if not elements.size:
+            return None
+        first = int(elements[0])
+        shown = self.show(first) if self.show is not None else self.shown
+        return replace(self, index=first, count=int(elements.size), shown=shown, failing=elements)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +69,12 @@ class Rule:
 
 def _nondecreasing(values: Values, base: int) -> Breach | None:
     flat = values.reshape(-1)
-    falls = np.flatnonzero(flat[1:] < flat[:-1])
-    if not falls.size:
-        return None
-    at = int(falls[0]) + 1
-    return Breach(at, int(falls.size), f"[{base + at}] = {flat[at]} after [{base + at - 1}] = {flat[at - 1]}")
+    falls = np.flatnonzero(flat[1:] < flat[:-1]) + 1
+
+    def shown(at: int) -> str:
+        return f"[{base + at}] = {flat[at]} after [{base + at - 1}] = {flat[at - 1]}"
+
+    return Breach(-1, 0, "", falls, shown).only(falls)
 
 
 nondecreasing = Rule("nondecreasing", _nondecreasing)
@@ -74,10 +99,11 @@ def index_range(low: int, high: int) -> Rule:
     def breach(values: Values, base: int) -> Breach | None:
         flat = values.reshape(-1)
         outside = np.flatnonzero(~((flat >= low) & (flat < high)))  # this way round, NaN is outside
-        if not outside.size:
-            return None
-        at = int(outside[0])
-        return Breach(at, int(outside.size), f"[{base + at}] = {flat[at]}")
+
+        def shown(at: int) -> str:
+            return f"[{base + at}] = {flat[at]}"
+
+        return Breach(-1, 0, "", outside, shown).only(outside)
 
     return Rule(f"index_range({low}, {high})", breach)
 
@@ -101,6 +127,8 @@ def rule_of(rule: str | Rule | Callable[[Values], bool]) -> Rule:
     name = getattr(rule, "__name__", "rule")
 
     def breach(values: Values, base: int) -> Breach | None:
-        return None if bool(rule(values)) else Breach(0, int(values.size), f"{name}(values) is false")
+        if bool(rule(values)):
+            return None
+        return Breach(0, int(values.size), f"{name}(values) is false", np.arange(values.size))
 
     return Rule(name, breach, prefix_safe=False)
