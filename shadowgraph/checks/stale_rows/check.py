@@ -280,7 +280,8 @@ class StaleRows(Check):
 
     def _ask_whether_hidden(self, key: _Suspicion, filled: list[int], draft: Detection, graph: Graph) -> None:
         """Report stale rows as an error, but for those that the graph itself hides: as a note. On the host runs of the
-        graph tell, on a device, and where it cannot be run, the operators that are given the rows."""
+        graph tell; on a device, and where it cannot be run or threads may write, the operators that are given the
+        rows."""
         rows = key.input.rows
         where = RangeSet.of([ByteRange(rows.start, rows.stop)])
 

@@ -1,7 +1,9 @@
 """Whether a graph hides stale rows itself: runs with other values in them change no memory that outlasts the graph.
 
 Used by `StaleRows` on the host, for errors about graphs that may select rows. Requests are made under the debugger's
-lock as a replay begins; the backend conducts the experiment before that replay, in the replaying thread, without it.
+lock as a replay begins; the backend conducts the experiment before that replay, in the replaying thread, without it. It
+is refused beside other threads of the program: all memory that the graph may write is restored, and with it what these
+wrote.
 """
 
 from __future__ import annotations
@@ -17,7 +19,8 @@ from shadowgraph.checks.row_epochs import Rows
 from shadowgraph.checks.undefined.fills import own_buffers
 from shadowgraph.common.errors import FindingsError
 from shadowgraph.common.internal_errors import error_barrier
-from shadowgraph.graphs.rerunning import state_within
+from shadowgraph.common.program_threads import other_threads
+from shadowgraph.graphs.rerunning import NotRerun, state_within
 from shadowgraph.model.buffers import Buffer
 from shadowgraph.model.graphs import Graph
 from shadowgraph.model.guards import guards_of
@@ -73,6 +76,9 @@ class HiddenRows:
 
     def _state(self, graph: Graph, asked: list[Question], allocation_of: AllocationOf) -> list[ByteRange]:
         context = self.context
+        beside = other_threads() if context.settings.locate != "all" else []
+        if beside:
+            raise NotRerun(f"threads of the program may write meanwhile ({', '.join(beside)})")
         guards = list(context.allocator.guards.tenants.values())
         more = [guard.whole for buffer in guards for guard in guards_of(buffer, context.settings.near_guard)]
         more += [where for question in asked for where in question.where()]
