@@ -15,6 +15,7 @@ from shadowgraph.common.internal_errors import error_barrier
 from shadowgraph.model.buffers import Buffer, Ledger, Role
 from shadowgraph.model.graphs import Graph
 from shadowgraph.tracking.aliases import NameBook
+from shadowgraph.tracking.pool_watch import borrowers
 from shadowgraph.tracking.variable_names import VariableNames
 
 _SECONDS = 0.1  # for the parameters of a new graph, which are many, and deep in a model
@@ -41,8 +42,9 @@ class NameSearch:
             self._variables = VariableNames(self._names)
 
     def name(self, buffer: Buffer) -> None:
-        """Search a name for the buffer of a finding; no variable names a freed buffer."""
-        if self._variables is not None and buffer.alive and self._is_unnamed(buffer):
+        """Search a name for the buffer of a finding; a freed buffer has those of storages that do not own it."""
+        exists = buffer.alive or borrowers.lead_to(buffer.serial)
+        if self._variables is not None and exists and self._is_unnamed(buffer):
             with error_barrier("search for a name"):
                 self._variables.find(buffer)
 

@@ -141,6 +141,10 @@ class Borrowers:
         known = self._seen.get(id(storage))
         return known[1] if known is not None and known[0]() is storage else None
 
+    def lead_to(self, serial: int) -> bool:
+        """Whether a storage that lives was made over the memory of a buffer, which may have been freed since."""
+        return any(sight.owner == serial and storage() is not None for storage, sight in list(self._seen.values()))
+
     def is_older(self, sight: Sight, buffer: Buffer) -> bool:
         """Whether a storage was seen before a buffer was allocated: its memory was that of another one."""
         return sight.serial < self._ends.get(buffer.graph or 0, buffer.serial)

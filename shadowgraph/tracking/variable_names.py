@@ -120,6 +120,8 @@ def _by_buffer(found: WalkResult, buffers: Iterable[Buffer]) -> dict[int, list[O
 def _leads(owner: Owner, sight: Sight | None, buffer: Buffer) -> bool:
     if not buffer.start <= owner.view.start < buffer.stop:
         return False
+    if not buffer.alive:  # of its names only those of storages that were made over it are left
+        return sight is not None and sight.owner == buffer.serial
     return sight is None or not borrowers.is_older(sight, buffer)
 
 

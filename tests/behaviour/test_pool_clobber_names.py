@@ -103,7 +103,8 @@ def test_names_of_variables(layout: str, made: str, keeps: bool) -> None:
         e = Engine()
         e.build(made, keeps)
         e.step()
-        by = names_told(debugger)[1]
+        read, by = names_told(debugger)
+    assert read == "e.hidden"
     assert by == "e.logits" if keeps else by.startswith("float32[64] from test_pool_clobber_names.py:")
 
 
