@@ -90,6 +90,47 @@ def test_a_kernel_skips_rows_that_a_maximum_reads(isolating: Any, dtype: torch.d
     assert found.detail.writer.name == "scale_rows"
 
 
+def stored(operator: str, out: torch.Tensor, at: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    """Store rows at places, by an operator that skips all others."""
+    if operator == "index_copy_":
+        return out.index_copy_(0, at, x)
+    if operator == "put_":
+        return out.put_(at[:, None] * 8 + torch.arange(8, device="cuda"), x)
+    return out.index_put_((at,), x, accumulate=operator == "accumulated")
+
+
+def at_rows(debugger: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    x, at = floats(debugger, 3, 8), guarded(debugger, 3, dtype=torch.int64)
+    x.fill_(1.5)
+    at.copy_(torch.tensor([0, 1, 3]))
+    return x, at
+
+
+@pytest.mark.parametrize("operator", ["index_copy_", "index_put_", "put_"])
+def test_an_operator_skips_a_row_that_a_maximum_reads(isolating: Any, operator: str) -> None:
+    x, at = at_rows(isolating)
+    stored(operator, torch.empty(4, 8, device="cuda"), at, x).abs().amax()  # kernels are loaded
+    graph, most = capture(lambda: stored(operator, torch.empty(4, 8, device="cuda"), at, x).abs().amax() / 448)
+    for _ in range(6):
+        graph.replay()
+        most.item()
+    found = only(isolating.check())
+    assert (found.code, found.severity) == ("SG107", "error")
+    assert (found.bytes.first, found.bytes.last) == (64, 95)
+
+
+@pytest.mark.parametrize("operator", ["index_copy_", "index_put_", "put_", "accumulated"])
+def test_a_row_that_was_filled_before_an_operator_skips_it(watching: Any, operator: str) -> None:
+    x, at = at_rows(watching)
+    stored(operator, torch.zeros(4, 8, device="cuda"), at, x).abs().amax()  # kernels are loaded
+    graph, most = capture(lambda: stored(operator, torch.zeros(4, 8, device="cuda"), at, x).abs().amax())
+    for _ in range(6):
+        graph.replay()
+        assert most.item() == 1.5
+    assert watching.check() == ()
+    assert tried(watching)
+
+
 def test_its_fixed_twin(watching: Any) -> None:
     from support.undefined_kernels import scale_rows
 

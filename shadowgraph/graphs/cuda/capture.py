@@ -23,7 +23,7 @@ from shadowgraph.graphs.dispatch import eager
 from shadowgraph.graphs.dispatch.calling import call, redispatch
 from shadowgraph.graphs.dispatch.host_copies import makes_host_memory
 from shadowgraph.graphs.dispatch.observer_mode import ObserverMode
-from shadowgraph.graphs.dispatch.schemas import Schema, schema_of
+from shadowgraph.graphs.dispatch.schemas import Schema, accumulates, schema_of
 from shadowgraph.graphs.dispatch.tensors import is_lazy_copy, is_plain, named_tensors, tensors_in
 from shadowgraph.model.buffers import Ledger, Role
 from shadowgraph.model.graphs import Access, Allocation, Graph, Launch, LaunchKind, Node, Pointer
@@ -48,16 +48,23 @@ _Facts = tuple[int, int, int, tuple[int, ...], tuple[int, ...], torch.dtype, int
 class _Operator:
     """One operator's tensors as plain numbers; no tensor is held."""
 
-    __slots__ = ("func", "inputs", "results", "trace")
+    __slots__ = ("adds", "func", "inputs", "results", "trace")
 
-    def __init__(self, func: OpOverload, inputs: list[tuple[str, _Facts]], results: list[_Facts], trace: Trace) -> None:
-        self.func, self.inputs, self.results, self.trace = func, inputs, results, trace
+    def __init__(
+        self,
+        func: OpOverload,
+        inputs: list[tuple[str, _Facts]],
+        results: list[_Facts],
+        trace: Trace,
+        adds: bool | None,
+    ) -> None:
+        self.func, self.inputs, self.results, self.trace, self.adds = func, inputs, results, trace, adds
 
     def node(self, index: int, stack: Stack) -> Node:
         schema = schema_of(self.func)
         pointers = [Pointer(name, _view(facts), schema.access(name)) for name, facts in self.inputs]
         pointers += [Pointer(RESULT, _view(facts), Access.WRITE) for facts in self.results]
-        return Node(index, Launch(LaunchKind.ATEN, schema.name, tuple(pointers), stack))
+        return Node(index, Launch(LaunchKind.ATEN, schema.name, tuple(pointers), stack, accumulates=self.adds))
 
 
 class Origin(NamedTuple):
@@ -225,7 +232,7 @@ class CaptureMode(ObserverMode):
         self._note_host_memory(schema, args, kwargs or {}, results)
         if (inputs or fresh) and not schema.pure_view:
             self.launches[token] = len(self._steps)
-            self._steps.append(_Operator(func, inputs, fresh, trace))
+            self._steps.append(_Operator(func, inputs, fresh, trace, accumulates(schema, args, kwargs or {})))
 
     def _note_host_memory(self, schema: Schema, args: Any, kwargs: Any, results: Any) -> None:
         """Note the storages of host memory that a copy node may use: they may end before the graph."""
