@@ -13,7 +13,12 @@ from building.markdown import table
 from building.repository import ROOT
 
 EVIDENCE = ROOT / "tools" / "evidence"
-TURNS = {"tiny": "live_small", "tiny, EAGLE": "live_speculative", "about 1.5 billion parameters": "live_large"}
+TURNS = {
+    "sglang, tiny": "live_small",
+    "sglang, tiny, EAGLE": "live_speculative",
+    "sglang, about 1.5 billion parameters": "live_large",
+    "vLLM, tiny, full graphs": "live_vllm_full",
+}
 Body = dict[str, Any]
 
 
@@ -164,6 +169,7 @@ def _serving() -> str:
     rows: list[list[object]] = []
     for said, name in TURNS.items():
         body = evidence(name)
+        body = body.get("turns", body)  # beside other steps of the same plan
         speed, up = body["throughput"], [step["said"]["up_s"] for step in body["steps"]]
         medians = [speed[f"{which}_tokens_per_s"][1] for which in ("plain", "wrapped")]
         spreads = [" ".join(map(_number, speed[which])) for which in ("ratio_of_blocks", "plain_beside_plain")]
