@@ -17,7 +17,8 @@ _INITIAL = re.compile(r"(%[\w$.-]+) = (%[\w$.-]+(?:#\d+)?)")
 _HEADER = re.compile(r"\^(bb\d+)(?:\((.*)\))?\s*:")
 _PARAMETER = re.compile(r"(%[\w$.-]+):")
 _TARGET = re.compile(r"\^(bb\d+)(?:\(([^)]*)\))?")
-_TEXT, _LOCATION = re.compile(r'"(?:[^"\\]|\\.)*"'), re.compile(r"\sloc\(.*$")
+_TEXT = re.compile(r'"(?:[^"\\]|\\.)*"')
+_LOCATION = re.compile(r'^((?:[^"]|"(?:[^"\\]|\\.)*")*?)\sloc\(.*$')  # outside of texts
 _LOADS = {"tt.load", "tt.descriptor_load", "tt.descriptor_gather", "tt.experimental_descriptor_load"}
 _STORES = {"tt.store", "tt.descriptor_store", "tt.descriptor_scatter", "tt.experimental_descriptor_store"}
 _ATOMICS = {"tt.atomic_rmw", "tt.atomic_cas", "tt.descriptor_reduce"}
@@ -29,7 +30,7 @@ _SUMS = {"tt.addptr", "arith.addi", "arith.subi", "tt.advance", "arith.ori", "ar
 _PURE = re.compile(
     r"(arith|math)\.|ub\.poison|tt\.(addptr|advance|splat|broadcast|expand_dims|reshape|trans|bitcast|fp_to_fp|cat|join|"
     r"split|unsplat|dot\w*|reduce|scan|gather|histogram|make_range|make_tensor_ptr|make_tensor_descriptor|"
-    r"get_program_id|get_num_programs|clampf|precise_\w+|mulhiui|int_to_ptr|ptr_to_int|map_elementwise|mem_desc\w*)$"
+    r"get_program_id|get_num_programs|clampf|precise_\w+|mulhiui|int_to_ptr|ptr_to_int|mem_desc\w*)$"
 )
 _QUIET = {
     "tt.return", "tt.reduce.return", "tt.scan.return", "tt.assert", "tt.print", "tt.func",
@@ -58,22 +59,31 @@ class Use:
 @dataclass(frozen=True, slots=True)
 class _Value:
     """What is known of a value: the pointer arguments that it may stem from, whether it stems from a loaded value, from
-    the kernel's numbers alone (`fixed`), and whether such a number was added (`shifted`)."""
+    the kernel's numbers alone (`fixed`), whether such a number was added (`shifted`), and whether it may be an address
+    that stems from no argument (`foreign`)."""
 
     roots: frozenset[str] = frozenset()
     loaded: bool = False
     fixed: bool = False
     varies: bool = False
     shifted: bool = False
+    foreign: bool = False
 
     def __or__(self, other: _Value) -> _Value:
+        """What is computed of both."""
         return _Value(
             self.roots | other.roots,
             self.loaded or other.loaded,
             self.fixed or other.fixed,
             self.varies or other.varies,
             self.shifted or other.shifted,
+            self.foreign or other.foreign,
         )
+
+    def merged(self, other: _Value) -> _Value:
+        """What is one or the other: an offset that may be a number of the launch counts as such a number."""
+        found = self | other
+        return found if self.given is other.given else replace(found, shifted=True)
 
     @property
     def given(self) -> bool:
@@ -119,7 +129,7 @@ class _Reading:
 
     def put(self, name: str, value: _Value) -> None:
         before = self.values.get(name)
-        after = before | value if before is not None else value
+        after = before.merged(value) if before is not None else value
         if after != before:
             self.values[name], self.changed = after, True
 
@@ -151,7 +161,7 @@ def uses_of(ttir: str, names: Sequence[str]) -> dict[str, Use]:
     start = entries[0]
     stop = next((place for place in functions if place > start), len(raw))
     # The header of a block has a location behind each parameter.
-    lines = [line if line.startswith("^") else _LOCATION.sub("", line).rstrip() for line in raw[start + 1 : stop]]
+    lines = [line if line.startswith("^") else _LOCATION.sub(r"\1", line).rstrip() for line in raw[start + 1 : stop]]
     reading = _Reading(blocks=dict(map(_header, filter(_is_block, lines))))
     arguments = _ARGUMENT.findall(raw[start])
     if len(arguments) != len(names):
@@ -259,11 +269,21 @@ def _operation(reading: _Reading, results: tuple[str, ...], name: str, rest: str
     elif name not in _QUIET:
         value = _computed(name, operands)
         if not _PURE.match(name):  # it may do anything with what it is given
+            if _hides_addresses(rest, operands):
+                raise KernelTextError("numbers that may be addresses, in other code")
             value = replace(value, loaded=True)
             for operand in operands:
                 reading.use(replace(operand, loaded=True), loads=True, stores=True)
         for each in results:
             reading.put(each, value)
+
+
+def _hides_addresses(rest: str, operands: list[_Value]) -> bool:
+    """Whether other code, a function or assembly, is given addresses that stem from no argument, or numbers that are as
+    wide as one. Assembly that is said to be pure touches no memory."""
+    types = rest.rpartition(" : ")[2].partition(" -> ")[0]
+    wide = "i64" in types and "pure = true" not in rest and any(not operand.roots for operand in operands)
+    return wide or "!tt.ptr<!tt.ptr" in rest or any(operand.foreign for operand in operands)
 
 
 def _access(reading: _Reading, results: tuple[str, ...], name: str, rest: str, operands: list[_Value]) -> None:
@@ -272,10 +292,15 @@ def _access(reading: _Reading, results: tuple[str, ...], name: str, rest: str, o
     if not operands:
         raise KernelTextError("an access without a pointer")
     pointer, *others = operands
-    if name not in _LOADS and not pointer.roots:
+    if name not in _LOADS and (not pointer.roots or pointer.foreign):
         raise KernelTextError("a store to an address that stems from no argument")
-    beside = _joined(others[1:] if name in _STORES else others)  # the mask, not the stored value
-    if beside.loaded:
+    if name.startswith("tt.descriptor") or "experimental_descriptor" in name:
+        beside = others if name in _LOADS else others[:-1]  # the places in it, not the stored value
+        if any(each.given or each.shifted for each in beside):
+            pointer = replace(pointer, shifted=True)
+    else:
+        beside = others[1:] if name in _STORES else others  # the mask, not the stored value
+    if _joined(beside).loaded:
         pointer = replace(pointer, loaded=True)
     reading.use(pointer, loads=name not in _STORES, stores=name not in _LOADS)
     for each in results:
@@ -300,8 +325,13 @@ def _computed(name: str, operands: list[_Value]) -> _Value:
     if name in ("tt.get_program_id", "tt.make_range"):
         return _Value(varies=True)
     value = _joined(operands)
+    chosen = operands[-2:] if name == "arith.select" else []
     if name in _SUMS and any(operand.given for operand in operands):
         value = replace(value, shifted=True)
+    if len(chosen) == 2 and chosen[0].given is not chosen[1].given:
+        value = replace(value, shifted=True)
+    if name == "tt.int_to_ptr" and not value.roots:
+        value = replace(value, foreign=True)
     return value
 
 
@@ -311,7 +341,8 @@ def _entered(reading: _Reading, results: tuple[str, ...], name: str, rest: str, 
     loaded = within or any(reading.value(operand).loaded for operand in _NAME.findall(head))
     if name == "scf.for":
         (variable, first), *_ = _INITIAL.findall(head)
-        reading.put(variable, _Value(varies=True, loaded=loaded, shifted=reading.value(first).given))
+        begin = reading.value(first)
+        reading.put(variable, _Value(varies=True, loaded=loaded, shifted=begin.given or begin.shifted))
     carried = []
     for inner, initial in _INITIAL.findall(tail):
         carried.append(inner)
@@ -337,7 +368,10 @@ def _hand_over(reading: _Reading, regions: list[_Region], operands: list[_Value]
     condition, *values = operands
     loop = regions[-1]
     loop.loaded = loop.loaded or condition.loaded
-    loop.handed = tuple(replace(value, varies=True, loaded=value.loaded or loop.loaded) for value in values)
+    loop.handed = tuple(
+        replace(value, varies=True, loaded=value.loaded or loop.loaded, shifted=value.shifted or value.given)
+        for value in values
+    )
     for name, value in zip(loop.results, loop.handed, strict=False):
         reading.put(name, value)
 

@@ -58,10 +58,18 @@ def kernels() -> dict[str, Kernel]:
         ("bisect", {"x": LOADED_IN_PART, "counts": LOADED_IN_PART, "out": STORED}),
         ("halve", {"x": LOADED, "out": STORED}),
         ("written_in_while", {"x": LOADED_IN_PART, "out": STORED_IN_PART, "length": LOADED}),
+        ("while_from", {"out": STORED_IN_PART}),
+        ("chosen_start", {"out": STORED_IN_PART}),
+        ("for_from", {"out": STORED_IN_PART}),
+        ("described", {"x": LOADED, "out": STORED}),
+        ("described_at", {"out": STORED_IN_PART, "rows": LOADED}),
+        ("told_in_assembly", {"x": Use(loads=True, stores=True, whole=False), "out": STORED}),
+        ("from_a_table", dict.fromkeys(("x", "out", "table"))),
+        ("in_a_function", dict.fromkeys(("out", "table"))),
     ],
     ids=lambda each: each if isinstance(each, str) else "",
 )
-def test_uses_of_arguments(kernels: dict[str, Kernel], function: str, uses: dict[str, Use]) -> None:
+def test_uses_of_arguments(kernels: dict[str, Kernel], function: str, uses: dict[str, Use | None]) -> None:
     code = code_of(kernels[function])
     assert code is not None
     assert {name: code.use(name) for name in uses} == uses
@@ -110,6 +118,18 @@ def test_what_is_not_understood_is_unknown(text: str) -> None:
     with pytest.raises(KernelTextError):
         uses_of(text, ["a"])
     assert KernelCode(lambda: {"ttir": text}, ("a",)).use("a") is None
+
+
+def test_the_region_of_a_mapped_function_may_do_anything() -> None:
+    text = (
+        "tt.func public @k(%a: !tt.ptr<i32>) {\n"
+        '%0 = "tt.map_elementwise"(%a) <{pack = 1 : i32}> ({\n'
+        "^bb0(%p: !tt.ptr<i32>):\n"
+        "%1 = tt.call @store(%p) : (!tt.ptr<i32>) -> i32\n"
+        "tt.map_elementwise.return %1 : i32\n"
+        "}) : (!tt.ptr<i32>) -> i32\ntt.return\n}"
+    )
+    assert uses_of(text, ["a"]) == {"a": Use(True, True, False)}
 
 
 def test_values_that_a_branch_hands_to_a_block() -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from shadowgraph.graphs.cuda import capture
 from shadowgraph.graphs.cuda.capture import CaptureMode
@@ -140,3 +142,52 @@ def test_a_negated_view_is_resolved_for_the_body() -> None:
     graph = noted(lambda: results.append(torch.ops.shadowgraph_bodies.made(query.conj().imag)))
     assert "aten.mul.Tensor" in names(graph)
     assert results[0].tolist() == [0.0, -2.0, -4.0]
+
+
+class Replacing(TorchDispatchMode):
+    """A mode of the program that has its own result for an operator."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return args[0] * 10 if func is torch.ops.shadowgraph_bodies.made.default else func(*args, **(kwargs or {}))
+
+
+class Subclass(torch.Tensor):
+    """One with memory, that has its own result for an operator."""
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        with torch._C._DisableTorchDispatch():  # type: ignore[attr-defined]
+            return torch.full((3,), 7.0) if "made" in str(func) else func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("outside", [False, True])
+def test_a_mode_of_the_program_takes_the_operator_as_without_the_capture(outside: bool) -> None:
+    results: list[torch.Tensor] = []
+    query = torch.ones(3)
+
+    def body() -> None:
+        with nullcontext() if outside else Replacing():
+            results.append(torch.ops.shadowgraph_bodies.made(query))
+
+    with Replacing() if outside else nullcontext():
+        noted(body)
+    assert results[0].tolist() == [10.0, 10.0, 10.0]
+
+
+def test_a_subclass_takes_the_operator_as_without_the_capture() -> None:
+    results: list[torch.Tensor] = []
+    query = torch.Tensor._make_subclass(Subclass, torch.ones(3))
+    noted(lambda: results.append(torch.ops.shadowgraph_bodies.made(query)))
+    assert results[0].tolist() == [7.0, 7.0, 7.0]
+
+
+def test_what_a_body_launched_is_its_own_where_the_driver_could_not_tell() -> None:
+    query, output = torch.arange(3.0), torch.zeros(3)
+    told = marks[0]
+
+    def body() -> None:
+        torch.ops.shadowgraph_bodies.attend(query, output, True)
+
+    if told is not None:
+        told._blind = True  # at the next mark
+    assert names(noted(body))[-1] == "shadowgraph_bodies.attend.default"

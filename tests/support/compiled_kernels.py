@@ -10,7 +10,7 @@ from typing import Any
 import triton
 import triton.language as tl
 
-POINTERS = {"x", "y", "out", "indices", "cache", "rows", "values", "length", "told", "counts"}  # to int32
+POINTERS = {"x", "y", "out", "indices", "cache", "rows", "values", "length", "told", "counts", "table"}  # to int32
 
 
 def add(x, y, out, n, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
@@ -136,9 +136,62 @@ def written_in_while(x, out, length, BLOCK: tl.constexpr):  # type: ignore[no-un
         left -= 1
 
 
+def while_from(out, start, n, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+    at = start
+    while at < n:
+        tl.store(out + at + tl.arange(0, BLOCK), 1)
+        at += BLOCK
+
+
+def chosen_start(out, start, n, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+    at = tl.where(n > 3, start, tl.program_id(0) * BLOCK)
+    tl.store(out + at + tl.arange(0, BLOCK), 1)
+
+
+def for_from(out, start, n, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+    for at in range(start + tl.program_id(0), n, 8):
+        tl.store(out + at, 1)
+
+
+def described(x, out, n, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+    source = tl.make_tensor_descriptor(x, (n, BLOCK), (BLOCK, 1), (4, BLOCK))
+    target = tl.make_tensor_descriptor(out, (n, BLOCK), (BLOCK, 1), (4, BLOCK))
+    target.store([tl.program_id(0) * 4, 0], source.load([tl.program_id(0) * 4, 0]))
+
+
+def described_at(out, rows, n, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+    target = tl.make_tensor_descriptor(out, (n, BLOCK), (BLOCK, 1), (4, BLOCK))
+    target.store([tl.load(rows), 0], tl.zeros((4, BLOCK), tl.int32))
+
+
+def told_in_assembly(x, out, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+    place = x + tl.arange(0, BLOCK)
+    text: tl.constexpr = "mov.b32 $0, 0; st.global.b32 [$1], 1; // a loc(b)"
+    done = tl.inline_asm_elementwise(text, "=r,l", [place], tl.int32, False, 1)
+    tl.store(out + tl.arange(0, BLOCK), done)
+
+
+def from_a_table(x, out, table, n, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Stores to an argument, or to an address that was loaded."""
+    place = tl.where(n > 3, x, tl.load(table).to(tl.int64).to(tl.pointer_type(tl.int32)))
+    tl.store(place, 1)
+    tl.store(out, 1)
+
+
+@triton.jit(noinline=True)
+def store_far(address):  # type: ignore[no-untyped-def]
+    tl.store(address.to(tl.pointer_type(tl.int32)), 1)
+
+
+def in_a_function(out, table, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+    store_far(tl.load(table).to(tl.int64))
+    tl.store(out, 1)
+
+
 KERNELS = (
     add, gather, store_rows, fill_from, fill_to_length, fill_if_told, count, sums, chain, waiting, releasing,
-    early, early_by_value, early_twice, bisect, halve, written_in_while,
+    early, early_by_value, early_twice, bisect, halve, written_in_while, while_from, chosen_start, for_from, described,
+    described_at, told_in_assembly, from_a_table, in_a_function,
 )  # fmt: skip
 
 

@@ -38,6 +38,7 @@ from shadowgraph.tracking.traces import Trace, gather, stacks_of
 _FRAMES = 6
 _LIFT = torch.ops.aten.lift_fresh.default
 _CUDA_KERNEL = torch._C.DispatchKeySet(torch._C.DispatchKey.CUDA)
+_PYTHON = torch._C.DispatchKey.Python
 COPIES = "aten.copy_", "aten._to_copy", "aten._foreach_copy_"
 
 Form = tuple[torch.dtype, tuple[int, ...], Trace]
@@ -75,8 +76,10 @@ class Origin(NamedTuple):
 
 
 class CaptureMode(ObserverMode):
-    """Notes each operator while one thread captures; does not change the operators. Of one whose body is in Python it
-    notes those that the body calls, then itself where its body also launches past the dispatcher.
+    """Notes each operator while one thread captures, and calls it.
+
+    Of one whose body is in Python it notes those that the body calls, then itself where its body also launches past the
+    dispatcher. As under any dispatch mode, such a body runs below autograd and autocast.
 
     Parameters
     ----------
@@ -125,17 +128,17 @@ class CaptureMode(ObserverMode):
                     self._note_host_memory(schema_of(_LIFT), args, {}, results)
             return results
         marks, token = self.marks, self._next()
-        inside = _has_python_body(func, args, kwargs)
-        marked = len(marks.log) if marks is not None else 0
+        inside, marked = _has_python_body(func, args, kwargs), 0
         if marks is None:
             results = self._call(func, args, kwargs, inside)
         else:
             marks.begin(token)
+            marked = len(marks.log)
             try:
                 results = self._call(func, args, kwargs, inside)
             finally:
                 marks.end()
-        if inside and marks is not None and all(owner != token for _, owner in marks.log[marked:]):
+        if inside and marks is not None and all(owner not in (token, None) for _, owner in marks.log[marked:]):
             return results  # all that it launched is of operators and kernels that it called
         self._noted.append((func, args, kwargs, results, gather(), token))
         if not self._isolate:  # tensors must die when the program lets them
@@ -271,12 +274,16 @@ class CaptureMode(ObserverMode):
 
 
 def _has_python_body(func: OpOverload, args: Any, kwargs: Any) -> bool:
-    """Whether an operator's kernel for these arguments is a Python function, as that of attention in vLLM is: what such
-    a one is given is the least of what it reads."""
-    if "cuda" not in schema_of(func).python_bodies:
+    """Whether an operator's kernel for these arguments is a Python function, as that of attention in vLLM is, and
+    nothing else would take the call: no other mode, and no subclass. What such an operator is given itself is the least
+    of what it reads."""
+    if "cuda" not in schema_of(func).python_bodies or torch._C._len_torch_dispatch_stack():
         return False
     tensors = [*tensors_in(args), *tensors_in(kwargs)]
-    return bool(tensors) and all(is_plain(tensor, "cuda") and not is_lazy_copy(tensor) for tensor in tensors)
+    return bool(tensors) and all(
+        is_plain(tensor, "cuda") and not is_lazy_copy(tensor) and not torch._C._dispatch_keys(tensor).has(_PYTHON)
+        for tensor in tensors
+    )
 
 
 def _has_host_memory(tensor: torch.Tensor) -> bool:
