@@ -80,7 +80,14 @@ def test_a_thread_without_an_object() -> None:
     assert ended.wait(10)
 
 
-SERVICES = ["shadowgraph.wrap.status.server", "ipykernel.heartbeat", "IPython.core.history", "tqdm._monitor", "_pytest"]
+SERVICES = [
+    "torch._inductor.compile_worker.subproc_pool",
+    "shadowgraph.wrap.status.server",
+    "ipykernel.heartbeat",
+    "IPython.core.history",
+    "tqdm._monitor",
+    "_pytest",
+]
 PROGRAM = ["ipykernel.subshell", "tqdmish", "concurrent.futures.thread", "__main__"]
 
 

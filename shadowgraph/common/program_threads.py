@@ -13,6 +13,7 @@ from types import FrameType
 # the program.
 _SERVICES = frozenset({"shadowgraph", "_pytest", "pytest_timeout", "xdist", "execnet", "IPython", "ipykernel", "tqdm"})
 _CELLS = "ipykernel.subshell"  # but these run cells
+_COMPILER = "torch._inductor."  # its threads wait for processes that compile
 
 
 def other_threads() -> list[str]:
@@ -34,7 +35,7 @@ def other_threads() -> list[str]:
 
 
 def _is_service(module: str) -> bool:
-    return module.split(".")[0] in _SERVICES and module != _CELLS
+    return (module.split(".")[0] in _SERVICES and module != _CELLS) or module.startswith(_COMPILER)
 
 
 def _origin(thread: threading.Thread, frame: FrameType | None) -> str:

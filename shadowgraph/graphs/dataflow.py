@@ -85,6 +85,11 @@ def may_select(graph: Graph, where: RangeSet) -> bool:
     )
 
 
+def reaches_kernel(graph: Graph, where: RangeSet) -> bool:
+    """Whether a kernel is given values that are made from some bytes; it may leave them out itself."""
+    return any(node.launch.kind is not LaunchKind.ATEN for node, _ in _flow(graph, where, lambda view: True))
+
+
 def masked(graph: Graph, where: RangeSet, outlasts: Callable[[ByteRange], bool]) -> bool:
     """Whether all values that are made from some bytes go, row by row, into operators that select by a mask made from
     something else. What the mask lets through is not known.

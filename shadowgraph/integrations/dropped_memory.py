@@ -79,6 +79,10 @@ class DroppedMemory:
                 if each.debugger is session.current():
                     each.lost()
 
+    def clear(self) -> None:
+        """No resume is seen any longer."""
+        self._drops.clear()
+
     def forget(self, debugger: Debugger) -> None:
         """A debugger has ended; no reference to it is kept."""
         for each in list(self._drops):

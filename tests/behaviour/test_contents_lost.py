@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import sys
+import weakref
 from collections.abc import Callable, Iterator
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -16,6 +18,7 @@ from programs import guarded, only, reader_of
 import shadowgraph as sg
 from shadowgraph.checks.contents_lost.check import ContentsLost
 from shadowgraph.integrations.memory_saver import adapter
+from shadowgraph.model.ranges import ByteRange
 
 
 def drop(*tensors: torch.Tensor) -> None:
@@ -405,3 +408,61 @@ def test_nothing_is_asked_while_no_debugger_watches(
     monkeypatch.setattr(torch.cuda, "memory_snapshot", lambda: asked.append(None) or [])
     assert (memory.pause(), memory.resume()) == ("paused", "resumed")
     assert asked == []
+
+
+def lose(debugger: sg.Debugger, *tensors: torch.Tensor) -> None:
+    """A loss that is told on both sides, as adapters do."""
+    ranges = [ByteRange(each.data_ptr(), each.data_ptr() + each.nbytes) for each in tensors]
+    lost = debugger.adapter.loses_contents(ranges, "a sleep")
+    drop(*tensors)
+    lost()
+
+
+def load(tensor: torch.Tensor, values: torch.Tensor) -> None:
+    """What a writer does that is not seen."""
+    ctypes.memmove(tensor.data_ptr(), values.data_ptr(), tensor.nbytes)
+
+
+@pytest.mark.parametrize("loaded", [True, False])
+def test_other_weights_that_are_loaded_unseen_between_two_losses(loaded: bool) -> None:
+    with sg.debug(backend="host") as debugger:
+        weight = uses_floats(debugger, 64)
+        weight.copy_(torch.arange(64))
+        graph = graph_over(lambda: weight * 2)
+        graph.replay()
+        others = torch.arange(64.0) + 100
+        lose(debugger, weight)
+        load(weight, others)
+        lose(debugger, weight)
+        if loaded:
+            load(weight, others)
+        graph.replay()
+        assert [found.code for found in debugger.findings] == ([] if loaded else ["SG116"])
+
+
+@pytest.mark.parametrize("second", [slice(32, 64), slice(0, 16)], ids=["the other half", "a part again"])
+@pytest.mark.parametrize("restored", ["all", "what was lost last"])
+def test_two_losses_of_parts(second: slice, restored: str) -> None:
+    with sg.debug(backend="host") as debugger:
+        weight = uses_floats(debugger, 64)
+        weight.copy_(torch.arange(64) + 1)
+        graph = graph_over(lambda: weight * 2)
+        graph.replay()
+        lose(debugger, weight[:32])
+        lose(debugger, weight[second])
+        (weight if restored == "all" else weight[second]).copy_(torch.ones(1))
+        graph.replay()
+        assert [found.code for found in debugger.findings] == ([] if restored == "all" else ["SG116"])
+
+
+def test_no_debugger_is_kept_for_a_resume_that_is_watched_no_longer(saver: Callable[..., Saver]) -> None:
+    with sg.debug(backend="host") as debugger:
+        weight = uses_floats(debugger, 64)
+        memory = saver(weights=[weight])
+        graph_over(lambda: weight * 2)
+        memory.pause()
+        adapter.detach()
+        alive = weakref.ref(debugger)
+    del debugger
+    gc.collect()
+    assert alive() is None

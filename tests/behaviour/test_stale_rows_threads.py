@@ -123,7 +123,7 @@ def test_what_a_kernel_hides_is_not_known_beside_a_thread(monkeypatch: pytest.Mo
         with planning(batch, monkeypatch) as planner:
             batch.steps()
         assert planner.lost == 0
-        assert stored_in(debugger) == ERROR
+        assert stored_in(debugger) == NOTE
 
 
 def test_the_graph_is_run_again_when_the_thread_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -167,15 +167,21 @@ class ContentsLost(Check):
             self._wrote(may_write(graph))
 
     def _take(self) -> None:
-        """Enter reports of losses; a read that is awaited already is awaited anew."""
+        """Enter reports of losses. Bytes of a read that is awaited already are awaited anew, as far as they are lost
+        again."""
         if self._coming:
             self._replayed.clear()
-            awaited = {id(each.endangered.read.pointer): each for each in self._awaited}
+            awaited = self._awaited
             while self._coming:
-                new = self._coming.popleft()
-                key = id(new.endangered.read.pointer)
-                awaited[key] = _lost_again(awaited[key], new) if key in awaited else new
-            self._await(list(awaited.values()))
+                new, kept = self._coming.popleft(), list[_Awaited]()
+                for each in awaited:
+                    if each.endangered.read.pointer is new.endangered.read.pointer:
+                        new = _lost_again(each, new)
+                        each.left -= new.left
+                    if each.left:
+                        kept.append(each)
+                awaited = [*kept, new]
+            self._await(awaited)
 
     def _judge(self, awaited: _Awaited, checkpoint: Checkpoint) -> None:
         endangered = awaited.endangered
@@ -224,9 +230,12 @@ class ContentsLost(Check):
 
 def _lost_again(earlier: _Awaited, new: _Awaited) -> _Awaited:
     """A read whose bytes are lost before they were written since an earlier loss: these must hold what they held before
-    that one. They are not compared where it is not known."""
+    that one. They are not compared where it is not known. Bytes that are not all the same were put there in between, by
+    a writer that is not seen: fresh memory is blank."""
     old, each = earlier.endangered, new.endangered
     missing = earlier.left.intersection(each.sample) if each.before else []
+    if any(len(set(each.value_of(part))) > 1 for part in missing):
+        return new
     before = bytearray(each.before)
     for part in missing:
         if not old.before or not old.sample.covers(part):

@@ -32,7 +32,7 @@ from shadowgraph.checks.stale_rows.hidden import HiddenRows, Question
 from shadowgraph.checks.stale_rows.row_log import Begun, RowLog, copied
 from shadowgraph.checks.stale_rows.rules import POLICIES, Declared, InputKey, Suspect, key_of, suspects
 from shadowgraph.checks.stale_rows.static_inputs import Input, StaticInputs
-from shadowgraph.graphs.dataflow import indexed_by, masked, may_select
+from shadowgraph.graphs.dataflow import indexed_by, masked, may_select, reaches_kernel
 from shadowgraph.model.buffers import Buffer
 from shadowgraph.model.findings import Severity
 from shadowgraph.model.graphs import Graph
@@ -281,13 +281,14 @@ class StaleRows(Check):
     def _ask_whether_hidden(self, key: _Suspicion, filled: list[int], draft: Detection, graph: Graph) -> None:
         """Report stale rows as an error, but for those that the graph itself hides: as a note. On the host runs of the
         graph tell; on a device, and where it cannot be run or threads may write, the operators that are given the
-        rows."""
+        rows. What a kernel does with them is then not known, and a note on the host."""
         rows = key.input.rows
         where = RangeSet.of([ByteRange(rows.start, rows.stop)])
 
         def answered(hidden: bool | None) -> None:
             if hidden is None:
                 hidden = masked(graph, where, partial(_outlasts, self.context))
+                hidden = hidden or (not self.context.engine.asynchronous and reaches_kernel(graph, where))
             self._report(draft, True, not hidden)
 
         fresh = draft.facts.fresh if isinstance(draft.facts, Stale) else ()

@@ -106,6 +106,7 @@ def detach() -> None:
         if _attached:
             _patches.uninstall()
             session.observers[:] = [each for each in session.observers if each is not pauses]
+            pauses.memory.clear()
             _attached = False
 
 
