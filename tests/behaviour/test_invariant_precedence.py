@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import gc
+import threading
+import tracemalloc
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from captures import silent
@@ -12,7 +17,11 @@ from playing import played
 from programs import guarded, only
 
 import shadowgraph as sg
+from shadowgraph.checks.invariants import check as invariants
 from shadowgraph.checks.invariants.check import Invariants
+from shadowgraph.checks.invariants.precedence import ToldElements
+from shadowgraph.checks.invariants.rules import Breach
+from shadowgraph.common.internal_errors import internal_errors
 
 WELL = [0, 2, 4, 6, 8, 10, 12, 14, 16]
 Rule = Callable[[Any], Any]
@@ -114,23 +123,69 @@ def test_a_fall_at_the_edge_of_the_declared_rule() -> None:
     assert told(debugger.findings) == [("wrapper.kv_indptr", FURTHER, "medium")]
 
 
-@pytest.mark.parametrize(
-    ("rule", "said"),
-    [
-        (sg.index_range(0, 100), "index_range(0, 100): [3] = -1"),
-        (lambda values: values.min() >= 0, "<lambda>(values) is false"),
-    ],
-    ids=["a range", "a callable"],
-)
-def test_another_declared_rule_about_the_same_bytes(rule: Rule, said: str) -> None:
+def test_another_declared_rule_about_the_same_bytes() -> None:
     with sg.debug() as debugger:
         wrapper = Wrapper(debugger)
-        debugger.invariant(wrapper.kv_indptr, rule)
+        debugger.invariant(wrapper.kv_indptr, sg.index_range(0, 100))
         wrapper.capture()
         wrapper.step(broken(3))
-    found = only(debugger.findings)
-    assert found.confidence == "high"
-    assert found.detail.rule.endswith(said)
+    assert told(debugger.findings) == [("wrapper.kv_indptr", "index_range(0, 100): [3] = -1", "high")]
+
+
+def last_is_even(values: Any) -> bool:
+    return bool(values[-1] % 2 == 0)
+
+
+def test_a_callable_does_not_tell_which_element_is_wrong_and_hides_none() -> None:
+    with sg.debug() as debugger:
+        wrapper = Wrapper(debugger)
+        debugger.invariant(wrapper.kv_indptr, last_is_even)
+        wrapper.capture()
+        odd = [*WELL[:8], 17]
+        for values in (odd, odd, odd, [*odd[:4], -1, *odd[5:]], [*odd[:4], -1, *odd[5:]]):
+            wrapper.step(values)
+        debugger.check()
+    assert told(debugger.findings) == [
+        ("wrapper.kv_indptr", "last_is_even: last_is_even(values) is false", "high"),
+        ("wrapper.kv_indptr", "nondecreasing: [4] = -1 after [3] = 6", "medium"),
+    ]
+    assert [found.replay for found in debugger.findings] == [1, 4]
+    assert debugger.findings[0].bytes.count == 36
+
+
+def test_a_callable_takes_over_no_finding() -> None:
+    with sg.debug() as debugger:
+        wrapper = Wrapper(debugger)
+        wrapper.capture()
+        wrapper.step(broken(3))
+        debugger.invariant(wrapper.kv_indptr, lambda values: values.min() >= 0)
+        debugger.check()
+    assert [confidence for _, _, confidence in told(debugger.findings)] == ["medium", "high"]
+
+
+class Unhashable:
+    """A rule of the user's that tells where values are below zero."""
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __call__(self, values: Any, base: int) -> Breach | None:
+        below = np.flatnonzero(values.reshape(-1) < 0)
+        return Breach(int(below[0]), int(below.size), f"[{base + int(below[0])}] is below zero") if below.size else None
+
+
+def test_a_rule_without_a_hash() -> None:
+    before = internal_errors.total
+    with sg.debug() as debugger:
+        wrapper = Wrapper(debugger)
+        wrapper.capture()
+        debugger.invariant(wrapper.kv_indptr[:5], sg.Rule("nohash", Unhashable()))
+        wrapper.step(broken(3, 6))
+        debugger.check()
+    assert told(debugger.findings) == [
+        ("wrapper.kv_indptr", "nohash: [3] is below zero", "high"),
+        ("wrapper.kv_indptr", FURTHER, "medium"),
+    ]
+    assert internal_errors.total == before
 
 
 def test_a_declared_rule_that_holds_hides_nothing() -> None:
@@ -253,6 +308,119 @@ def test_after_a_pause_it_is_not_known_whether_they_were_written() -> None:
         debugger.invariant(wrapper.kv_indptr[:5], "nondecreasing")
         debugger.check()
     assert [confidence for _, _, confidence in told(debugger.findings)] == ["medium", "high"]
+
+
+def test_another_graph_replays_before_the_rest_is_told_again() -> None:
+    with sg.debug() as debugger:
+        wrapper = Wrapper(debugger)
+        wrapper.capture()
+        small = sg.HostGraph()
+        with sg.host_graph(small):
+            kept = wrapper.kv_indptr[:4] * 1
+        wrapper.step(broken(3, 6))
+        debugger.invariant(wrapper.kv_indptr[:6], sg.index_range(0, 100))
+        small.replay()
+        debugger.check()
+        debugger.check()
+        assert kept.numel() == 4
+    assert told(debugger.findings) == [
+        ("wrapper.kv_indptr", "index_range(0, 100): [3] = -1", "high"),
+        ("wrapper.kv_indptr", FURTHER, "medium"),
+    ]
+
+
+def test_several_threads_check_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of them takes the finding over."""
+    both, since = threading.Barrier(2), Invariants._written_since
+
+    def met(*args: Any) -> bool:
+        with suppress(threading.BrokenBarrierError):
+            both.wait(timeout=0.5)
+        return since(*args)
+
+    before = internal_errors.total
+    with sg.debug() as debugger:
+        wrapper = Wrapper(debugger)
+        wrapper.capture()
+        wrapper.step(broken(3))
+        debugger.invariant(wrapper.kv_indptr[:5], "nondecreasing")
+        monkeypatch.setattr(Invariants, "_written_since", met)
+        threads = [threading.Thread(target=debugger.check) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert told(debugger.findings) == [("wrapper.kv_indptr", FALL, "high")]
+    assert internal_errors.total == before
+
+
+# -- what is kept ------------------------------------------------------------------------------------------------------
+
+
+def test_a_broken_rule_keeps_no_values() -> None:
+    with sg.debug() as debugger:
+        wrapper = Wrapper(debugger)
+        wrapper.kv_indptr = torch.arange(500_000)
+        wrapper.given = 499_999
+        wrapper.capture()
+        wrapper.step([0])
+        tracemalloc.start()
+        try:
+            with debugger.prepare(wrapper.graph):
+                wrapper.kv_indptr.copy_(torch.arange(500_000).flip(0))
+            gc.collect()
+            before = tracemalloc.get_traced_memory()[0]
+            wrapper.graph.replay()
+            gc.collect()
+            kept = tracemalloc.get_traced_memory()[0] - before
+        finally:
+            tracemalloc.stop()
+        assert only(debugger.findings).bytes.count == 499_998 * 8
+        assert kept < 1_000_000
+
+
+def test_nothing_is_kept_of_rules_that_hold_again_and_of_dead_buffers() -> None:
+    with sg.debug() as debugger:
+        wrapper = Wrapper(debugger, "kv_indptr", "qo_indptr")
+        wrapper.capture()
+        check = debugger._work.checks[Invariants]
+        wrapper.step(broken(3))
+        assert len(check._latest) == 2
+        wrapper.kv_indptr.copy_(torch.tensor(WELL))
+        wrapper.graph.replay()
+        assert [seen.view.start for seen in check._latest] == [wrapper.qo_indptr.data_ptr()]
+        del wrapper.qo_indptr, wrapper.kept
+        wrapper.capture()
+        wrapper.graph.replay()
+        assert not check._latest
+
+
+def test_the_work_grows_with_the_number_of_rules(monkeypatch: pytest.MonkeyPatch) -> None:
+    names, looks = [f"indptr_{number}" for number in range(40)], 0
+    there = invariants.still_there
+
+    def counted(*args: Any) -> bool:
+        nonlocal looks
+        looks += 1
+        return there(*args)
+
+    with sg.debug() as debugger:
+        wrapper = Wrapper(debugger, *names)
+        wrapper.capture()
+        monkeypatch.setattr(invariants, "still_there", counted)
+        wrapper.step(broken(3))
+        assert len(debugger.findings) == len(names)
+        assert looks <= 3 * len(names)
+
+
+def test_elements_are_told_where_they_overlap() -> None:
+    told = ToldElements()
+    told.add(np.array([], dtype=np.int64), 4)
+    told.add(np.array([100, 108]), 4)
+    told.add(np.array([200]), 8)
+    assert told.have(np.array([96, 100, 104, 108, 204]), 4).tolist() == [False, True, False, True, True]
+    assert not told.have(np.array([300]), 8).any()
+    assert not told.have(np.array([], dtype=np.int64), 8).size
 
 
 def test_the_fixed_twin() -> None:

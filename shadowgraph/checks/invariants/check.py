@@ -6,7 +6,9 @@ under the debugger's lock, at a host read and on request without it.
 
 from __future__ import annotations
 
+import itertools
 import re
+import threading
 from collections import deque
 from dataclasses import dataclass, field, replace
 from math import inf
@@ -19,6 +21,7 @@ from shadowgraph.checks.invariants import CODE
 from shadowgraph.checks.invariants.facts import RuleDetail
 from shadowgraph.checks.invariants.precedence import Addresses, ToldElements
 from shadowgraph.checks.invariants.rules import Breach, Rule, nondecreasing
+from shadowgraph.common.fork_safety import fork_safe
 from shadowgraph.common.internal_errors import internal_errors
 from shadowgraph.model.buffers import Buffer
 from shadowgraph.model.findings import Reader, Severity
@@ -50,20 +53,30 @@ class _Look:
     told: ToldElements = field(default_factory=ToldElements)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Invariant:
     """A rule over a contiguous view of a buffer. `inferred` rules are checked only on the part that a graph
-    captured, on at most the first `most` bytes of it."""
+    captured, on at most the first `most` bytes of it.
+
+    Attributes
+    ----------
+    key
+        Distinguishes its findings from those of other rules about the buffer: two lambdas have one name.
+    broke
+        Whether it is declared and was seen broken.
+    """
 
     buffer: Buffer
     view: TensorView
     rule: Rule
+    key: str
     inferred: bool = False
     most: int | None = None
+    where: ByteRange = field(init=False)
+    broke: bool = field(default=False, init=False)
 
-    @property
-    def where(self) -> ByteRange:
-        return self.view.hull
+    def __post_init__(self) -> None:
+        self.where = self.view.hull
 
     @property
     def rank(self) -> int:
@@ -73,14 +86,19 @@ class Invariant:
 
 @dataclass(frozen=True, slots=True)
 class _Sighting:
-    """A violation that was reported, as a declared rule may tell of it again before the values are written."""
+    """Where an inferred rule was last reported broken: the part looked at, and the first broken element of it.
+
+    Attributes
+    ----------
+    overtaken
+        A declared rule has taken the finding over; what it told besides is to be told again.
+    """
 
     whole: ByteRange
-    breach: Breach
-    checkpoint: Checkpoint
+    first: ByteRange
     reader: Reader | None
-    sure: bool
     order: int
+    overtaken: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,27 +131,39 @@ class Invariants(Check):
     def __init__(self, context: Context) -> None:
         super().__init__(context)
         self.unobserved_since = inf
-        self.invariants: list[Invariant] = []
+        self._ranked: tuple[list[Invariant], ...] = ([], [], [])  # by `Invariant.rank`
+        self._numbers = itertools.count()
         self._writes: deque[_Noted] = deque(maxlen=_WRITES)
         self._all_noted = True  # no write was forgotten or passed unseen
-        self._latest: dict[Invariant, _Sighting] = {}  # of each inferred rule
-        self._keys: dict[Invariant, str] = {}  # of findings, where a declared rule took one over
+        self._latest: dict[Invariant, _Sighting] = {}  # of inferred rules that are broken
+        self._taking = fork_safe(threading.RLock())  # while a declared rule looks for a finding to take over
+
+    @property
+    def invariants(self) -> list[Invariant]:
+        """All rules, the surest first."""
+        return list(itertools.chain.from_iterable(self._ranked))
 
     def declare(self, buffer: Buffer, view: TensorView, rule: Rule, inferred: bool = False) -> None:
         """Add a rule."""
-        self.invariants.append(Invariant(buffer, view, rule, inferred))
+        self._add(self._made(buffer, view, rule, inferred))
 
     def keep(self, buffer: Buffer, view: TensorView, rule: Rule, most: int) -> None:
         """Add a rule as if it were inferred; it replaces one of its kind, such as another range."""
-        added = Invariant(buffer, view, rule, inferred=True, most=most)
-        kind = _kind(rule)
-        self.invariants[:] = [i for i in self.invariants if i.most is None or i.view != view or _kind(i.rule) != kind]
-        self.invariants.append(added)
+        added = self._made(buffer, view, rule, True, most)
+        kept, kind = self._ranked[added.rank], _kind(rule)
+        kept[:] = [known for known in kept if known.view != view or _kind(known.rule) != kind]
+        self._add(added)
+
+    def _made(self, buffer: Buffer, view: TensorView, rule: Rule, inferred: bool, most: int | None = None) -> Invariant:
+        return Invariant(buffer, view, rule, f"{rule.name} {next(self._numbers)}", inferred, most)
+
+    def _add(self, invariant: Invariant) -> None:
+        self._ranked[invariant.rank].append(invariant)
 
     @property
     def declared(self) -> bool:
         """Whether a user has declared any rule: those are checked at each host read as well."""
-        return any(not invariant.inferred for invariant in self.invariants)
+        return bool(self._ranked[0])
 
     def invalidate_writers(self) -> None:
         """After unseen writes: the last write that was seen need not be the last one."""
@@ -154,7 +184,7 @@ class Invariants(Check):
         for owner in self.context.names.owners_of(_hull(graph)):
             inferred = self._inferred(owner)
             if inferred is not None and self._holds(inferred, graph.captured(inferred.where)):
-                self.invariants.append(inferred)
+                self._add(inferred)
 
     def _inferred(self, owner: Owner) -> Invariant | None:
         """The rule that a name implies, if it is not declared or inferred already."""
@@ -166,7 +196,7 @@ class Invariants(Check):
             return None  # untracked, or a name of the former buffer at these bytes
         if any(i.where == view.hull and i.rule is nondecreasing for i in self._living()):
             return None
-        return Invariant(buffer, view, nondecreasing, inferred=True)
+        return self._made(buffer, view, nondecreasing, inferred=True)
 
     def _holds(self, invariant: Invariant, parts: list[ByteRange]) -> bool:
         """Whether there are any parts, and the values of each satisfy the rule now."""
@@ -174,7 +204,7 @@ class Invariants(Check):
         return bool(parts) and all(self._breach(invariant, p, read(self._usable(invariant, p))) is None for p in parts)
 
     def replay_begins(self, checkpoint: Checkpoint) -> None:
-        if not self.invariants:
+        if not any(self._ranked):
             return
         graph = checkpoint.graph
         assert graph is not None
@@ -204,7 +234,7 @@ class Invariants(Check):
 
     @property
     def wants_known_writes(self) -> bool:
-        return bool(self.invariants)
+        return any(self._ranked)
 
     def written(self, write: Write, phase: Phase | None, graph: Graph | None) -> None:
         if any(write.ranges.overlaps(invariant.where) for invariant in self.invariants):
@@ -212,9 +242,14 @@ class Invariants(Check):
             self._writes.append(_Noted(write, phase, graph, self.context.replays(), next(self.context.clock)))
 
     def recheck(self, checkpoint: Checkpoint) -> None:
+        told = ToldElements()
         for invariant in self._living():
             if not invariant.inferred:
-                self._judge(invariant, invariant.where, checkpoint, None, ToldElements())
+                self._judge(invariant, invariant.where, checkpoint, None, told)
+                continue
+            seen = self._latest.get(invariant)
+            if seen is not None and seen.overtaken and not self._written_since(seen.order, seen.whole):
+                self._judge(invariant, seen.whole, checkpoint, seen.reader, told)
 
     def _is_captured(self, invariant: Invariant, where: ByteRange) -> bool:
         """Whether a graph was given exactly this range, in one view or in several that join (all but the first element
@@ -231,7 +266,8 @@ class Invariants(Check):
         A graph that was given the whole may read only a prefix, while the rest is left from a larger batch.
         """
         start = invariant.where.start
-        return any(i.where.start == start and i.where.stop > part.stop for i in self._living())
+        longer = (i for i in self.invariants if i.where.start == start and i.where.stop > part.stop)
+        return any(still_there(invariant.buffer) for invariant in longer)
 
     def _is_padding(
         self, invariant: Invariant, part: ByteRange, breach: Breach, data: bytes, checkpoint: Checkpoint
@@ -268,9 +304,14 @@ class Invariants(Check):
         return found
 
     def _living(self) -> list[Invariant]:
-        """The rules of buffers that live, the surest first."""
-        living = [invariant for invariant in self.invariants if still_there(invariant.buffer)]
-        return sorted(living, key=lambda invariant: invariant.rank)
+        """The rules of buffers that live, the surest first. What was seen of the others is dropped."""
+        living = []
+        for invariant in self.invariants:
+            if still_there(invariant.buffer):
+                living.append(invariant)
+            else:
+                self._latest.pop(invariant, None)
+        return living
 
     def _judge(
         self,
@@ -299,6 +340,9 @@ class Invariants(Check):
             known = told.have(_addresses(invariant, whole, breach), invariant.view.itemsize)
             breach = breach.only(breach.elements[~known]) if known.any() else breach
         if breach is None:
+            seen = self._latest.get(invariant)
+            if seen is not None and whole.intersect(seen.whole) == seen.whole:
+                self._latest.pop(invariant, None)
             return
         # A declared or kept rule is one for all of the buffer, and the host relies on all that it reads.
         relied_on = invariant.rank < 2 or reader is not None or self._ends_before_the_tail(invariant, whole)
@@ -307,42 +351,33 @@ class Invariants(Check):
             told.add(_addresses(invariant, whole, breach), invariant.view.itemsize)
         if invariant.inferred:
             order = checkpoint.order or next(self.context.clock)
-            self._latest[invariant] = _Sighting(whole, breach, checkpoint, reader, sure, order)
-            self._found(invariant, whole, breach, checkpoint, reader, sure)
+            self._latest[invariant] = _Sighting(whole, _first(invariant, whole, breach), reader, order)
         else:
-            left = self._take_over(invariant, whole, breach)
-            self._found(invariant, whole, breach, checkpoint, reader, sure)
-            for inferred, seen in left:
-                self._latest[inferred] = seen
-                self._found(inferred, seen.whole, seen.breach, seen.checkpoint, seen.reader, seen.sure)
+            self._take_over(invariant, _addresses(invariant, whole, breach))
+        self._found(invariant, whole, breach, checkpoint, reader, sure)
 
-    def _take_over(self, declared: Invariant, whole: ByteRange, breach: Breach) -> list[tuple[Invariant, _Sighting]]:
-        """Let a declared rule take over the finding of an inferred rule about the same values, which were not written
-        since. Returns what that finding told besides."""
-        if declared in self._keys:
-            return []
-        told = ToldElements()
-        told.add(_addresses(declared, whole, breach), declared.view.itemsize)
-        for inferred, seen in list(self._latest.items()):
-            starts, size = _addresses(inferred, seen.whole, seen.breach), inferred.view.itemsize
-            known = told.have(starts, size)
-            if known[0] and not self._written_since(seen.order, ByteRange(int(starts[0]), int(starts[0]) + size)):
-                del self._latest[inferred]
-                self._keys[declared] = self._key(inferred)
-                self._keys[inferred] = f"{self._key(inferred)} beyond"
-                rest = seen.breach.only(seen.breach.elements[~known])
-                return [(inferred, replace(seen, breach=rest))] if rest is not None else []
-        return []
+    def _take_over(self, declared: Invariant, broken: Addresses) -> None:
+        """Let a declared rule, when it is first seen broken, take over the finding of an inferred rule that begins with
+        one of the same elements, not written since. `recheck` tells again what that finding told besides."""
+        with self._taking:
+            if declared.broke:
+                return
+            declared.broke = True
+            own = ToldElements()
+            own.add(broken, declared.view.itemsize)
+            for inferred, seen in list(self._latest.items()):
+                same = own.have(np.array([seen.first.start]), seen.first.nbytes).any()
+                if same and not seen.overtaken and not self._written_since(seen.order, seen.first):
+                    declared.key, inferred.key = inferred.key, f"{inferred.key} beyond"
+                    self._latest[inferred] = replace(seen, overtaken=True)
+                    return
 
     def _written_since(self, order: int, where: ByteRange) -> bool:
         """Whether a range may have been written after a time."""
-        if len(self._writes) == _WRITES and self._writes[0].order > order:
+        writes = list(self._writes)
+        if len(writes) == _WRITES and writes[0].order > order:
             return True
-        return any(noted.order > order and noted.write.ranges.overlaps(where) for noted in self._writes)
-
-    def _key(self, invariant: Invariant) -> str:
-        own = f"{invariant.rule.name} {self.invariants.index(invariant)}"  # two lambdas have one name
-        return self._keys.get(invariant, own)
+        return any(noted.order > order and noted.write.ranges.overlaps(where) for noted in writes)
 
     def _found(
         self,
@@ -353,8 +388,7 @@ class Invariants(Check):
         reader: Reader | None,
         sure: bool,
     ) -> None:
-        first = whole.start + breach.index * invariant.view.itemsize
-        broken = ByteRange(first, first + invariant.view.itemsize)
+        broken = _first(invariant, whole, breach)
         writer = self._last_writer(invariant, whole, broken, checkpoint)
         phase, graph, replay = self._blame(writer, broken, checkpoint)
         confidence = "medium" if invariant.inferred else "high"
@@ -376,7 +410,7 @@ class Invariants(Check):
                 facts=RuleDetail(f"{invariant.rule.name}: {breach.shown}"),
                 severity=Severity.ERROR if sure else Severity.NOTE,
                 confidence=confidence if sure else "low",
-                key=self._key(invariant),
+                key=invariant.key,
             )
         )
 
@@ -426,6 +460,12 @@ class Invariants(Check):
 def _addresses(invariant: Invariant, whole: ByteRange, breach: Breach) -> Addresses:
     """Addresses of the elements that break a rule."""
     return whole.start + breach.elements.astype(np.int64) * invariant.view.itemsize
+
+
+def _first(invariant: Invariant, whole: ByteRange, breach: Breach) -> ByteRange:
+    """The first element that breaks a rule."""
+    start = whole.start + breach.index * invariant.view.itemsize
+    return ByteRange(start, start + invariant.view.itemsize)
 
 
 def _kind(rule: Rule) -> str:

@@ -9,6 +9,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from shadowgraph.model.ranges import ByteRange
+
 Addresses = npt.NDArray[np.int64]
 
 
@@ -16,16 +18,25 @@ class ToldElements:
     """Bytes of elements of which a finding tells."""
 
     def __init__(self) -> None:
-        self._spans: list[tuple[Addresses, Addresses]] = []  # first bytes and stops, ascending, of each violation
+        self._spans: list[tuple[ByteRange, Addresses, Addresses]] = []  # hull, first bytes, stops of each violation
 
     def add(self, starts: Addresses, itemsize: int) -> None:
         """Add the elements of one violation, by ascending addresses."""
-        self._spans.append((starts, starts + itemsize))
+        if starts.size:
+            self._spans.append((_hull(starts, itemsize), starts, starts + itemsize))
 
     def have(self, starts: Addresses, itemsize: int) -> npt.NDArray[np.bool_]:
-        """Which of some elements have a byte that was told."""
+        """Which of some elements, by ascending addresses, have a byte that was told."""
         found = np.zeros(starts.shape, dtype=np.bool_)
-        for first, stop in self._spans:
-            ended, begun = np.searchsorted(stop, starts, "right"), np.searchsorted(first, starts + itemsize, "left")
-            found |= ended < begun
+        if not starts.size:
+            return found
+        where = _hull(starts, itemsize)
+        for hull, first, stop in self._spans:
+            if hull.overlaps(where):
+                ended, begun = np.searchsorted(stop, starts, "right"), np.searchsorted(first, starts + itemsize, "left")
+                found |= ended < begun
         return found
+
+
+def _hull(starts: Addresses, itemsize: int) -> ByteRange:
+    return ByteRange(int(starts[0]), int(starts[-1]) + itemsize)

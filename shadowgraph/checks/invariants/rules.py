@@ -25,7 +25,8 @@ class Breach:
     Attributes
     ----------
     failing
-        Indices of all failing elements, ascending; None where the rule tells of the first one alone.
+        Indices of all failing elements, ascending; None where the rule tells of the first one alone, empty where it
+        tells of no element, but of all values together.
     show
         The values that show one of them.
     """
@@ -129,6 +130,6 @@ def rule_of(rule: str | Rule | Callable[[Values], bool]) -> Rule:
     def breach(values: Values, base: int) -> Breach | None:
         if bool(rule(values)):
             return None
-        return Breach(0, int(values.size), f"{name}(values) is false", np.arange(values.size))
+        return Breach(0, int(values.size), f"{name}(values) is false", np.empty(0, dtype=np.intp))
 
     return Rule(name, breach, prefix_safe=False)
