@@ -207,11 +207,13 @@ def places(finding: dict[str, Any]) -> dict[str, Any]:
 
 
 def line_of(stack: list[dict[str, Any]] | None) -> str | None:
-    """The innermost line of a stack: file, without most of its folders, and number."""
+    """The innermost line of a stack: file, as this project or the import path has it, and number."""
     if not stack:
         return None
     file = Path(stack[0]["file"])
-    shown = file.relative_to(ROOT).parts if file.is_relative_to(ROOT) else file.parts[-4:]
+    bases = [ROOT] if file.is_relative_to(ROOT) else [base for base in map(Path, sys.path) if file.is_relative_to(base)]
+    inside = [file.relative_to(base).parts for base in bases]
+    shown = min(inside, key=len) if inside else file.parts[-4:]
     return f"{'/'.join(shown)}:{stack[0]['line']}"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import sys
 from importlib.metadata import Distribution, DistributionFinder, MetadataPathFinder
 from pathlib import Path
 from typing import Any
@@ -57,15 +58,24 @@ def test_restored_caches_are_no_newer_than_their_notes(tmp_path: Path) -> None:
     assert (tmp_path / "other/.cache/made.so").stat().st_mtime_ns == 1_700_000_000 * 10**9
 
 
-def test_lines_of_a_finding_are_those_of_its_stacks() -> None:
+def test_lines_of_a_finding_are_those_of_its_stacks(monkeypatch: pytest.MonkeyPatch) -> None:
     def stack(file: str, line: int) -> list[dict[str, Any]]:
         return [{"file": file, "line": line, "function": "f"}, {"file": "/else.py", "line": 1, "function": "g"}]
 
     here = str(live_runs.ROOT / "tools" / "live_toy_engine.py")
-    detail = {"freed_by": stack(here, 12), "replaced_by": {"allocated": stack("/a/b/c/d/e/made.py", 13)}, "now": None}
+    monkeypatch.setattr(sys, "path", ["", "/some/site", "/some", *sys.path])
+    detail = {
+        "freed_by": stack(here, 12),
+        "replaced_by": {"allocated": stack("/a/b/c/d/e/made.py", 13)},
+        "now": {"allocated": stack("/some/site/server/worker/runner.py", 14)},
+    }
     found = live_runs.places({"culprit": {"name": "k", "stack": []}, "buffer": {"name": "b"}, "detail": detail})
     assert found["culprit"] == {"name": "k", "status": None, "line": None}
-    assert found["lines"] == {"freed_by": "tools/live_toy_engine.py:12", "replaced_by": "c/d/e/made.py:13"}
+    assert found["lines"] == {
+        "freed_by": "tools/live_toy_engine.py:12",
+        "replaced_by": "c/d/e/made.py:13",
+        "now": "server/worker/runner.py:14",
+    }
 
 
 def evidence(folder: Path, monkeypatch: pytest.MonkeyPatch, *wrap: str, **other: Any) -> live_runs.Evidence:
