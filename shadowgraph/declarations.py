@@ -6,6 +6,7 @@ Base class of `Debugger`; methods run in the caller's thread.
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Sequence
+from contextlib import suppress
 
 import numpy as np
 import torch
@@ -19,7 +20,7 @@ from shadowgraph.checks.stale_rows.check import StaleRows
 from shadowgraph.checks.stale_rows.rules import POLICIES
 from shadowgraph.checks.undefined.check import UndefinedInfluence
 from shadowgraph.common.compat import weak_reference
-from shadowgraph.common.errors import UnknownBufferError, UsageError
+from shadowgraph.common.errors import FindingsError, UnknownBufferError, UsageError
 from shadowgraph.graphs.dispatch.tensors import is_plain
 from shadowgraph.graphs.host.graph import HostGraph
 from shadowgraph.graphs.lookup import model_of
@@ -224,11 +225,13 @@ def keep_rule(work: Monitor, tensor: object, rule: Rule, most: int) -> None:
 def lose_contents(work: Monitor, ranges: Sequence[ByteRange], how: str, read: bool = False) -> Callable[[], None]:
     """`Debugger.contents_lost` in two steps, for users and adapters: called before the loss; the result after it.
 
-    With `read` the memory is about to be unmapped: checks that read it and have not run yet are waited for.
+    With `read` the memory is about to be unmapped: checks that read it and have not run yet are waited for. What they
+    find is stored, and not raised in the middle of a pause.
     """
     check, stack = work.checks[ContentsLost], current_stack()
     if read:
-        work.drain()
+        with suppress(FindingsError):
+            work.drain()
     endangered = check.endangered(ranges, read)
 
     def lost() -> None:

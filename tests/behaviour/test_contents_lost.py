@@ -17,6 +17,7 @@ from programs import guarded, only, reader_of
 
 import shadowgraph as sg
 from shadowgraph.checks.contents_lost.check import ContentsLost
+from shadowgraph.common.errors import FindingsError
 from shadowgraph.integrations.memory_saver import adapter
 from shadowgraph.model.ranges import ByteRange
 
@@ -466,3 +467,24 @@ def test_no_debugger_is_kept_for_a_resume_that_is_watched_no_longer(saver: Calla
     del debugger
     gc.collect()
     assert alive() is None
+
+
+def test_a_finding_of_a_queued_check_is_not_raised_in_a_pause(
+    saver: Callable[..., Saver], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def found() -> None:
+        raise FindingsError("of a check that was queued")
+
+    with sg.debug(backend="host") as debugger:
+        weight = uses_floats(debugger, 64)
+        weight.copy_(torch.arange(64))
+        memory = saver(weights=[weight])
+        graph = graph_over(lambda: weight * 2)
+        graph.replay()
+        with monkeypatch.context() as patch:
+            patch.setattr(debugger.monitor, "drain", found)
+            memory.pause()
+        memory.resume()
+        graph.replay()
+        assert only(debugger.findings).code == "SG116", "the loss was announced"
+        assert debugger.facts().faults == {}

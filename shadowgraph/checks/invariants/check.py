@@ -292,7 +292,7 @@ class Invariants(Check):
         were not written since a rule is known."""
         left, found = RangeSet.of([where]), set[tuple[int | None, ...] | None]()
         graphs = [graph.serial for graph in self.context.graphs_on(where)]
-        for noted in reversed(self._writes):
+        for noted in reversed(self._writes.copy()):
             early = not checkpoint.order or noted.order < checkpoint.order
             if early and any(left.overlaps(span) for span in noted.write.ranges):
                 found.add(noted.period(graphs))
@@ -426,7 +426,7 @@ class Invariants(Check):
             return None
         if invariant.rule is nondecreasing:
             broken = ByteRange(max(whole.start, broken.start - invariant.view.itemsize), broken.stop)
-        for noted in reversed(self._writes):
+        for noted in reversed(self._writes.copy()):  # at once: other threads write
             early = not checkpoint.order or noted.order < checkpoint.order
             if early and noted.write.ranges.overlaps(broken):
                 return noted
