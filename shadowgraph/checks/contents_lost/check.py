@@ -171,17 +171,17 @@ class ContentsLost(Check):
         again."""
         if self._coming:
             self._replayed.clear()
-            awaited = self._awaited
+            awaited: dict[int, list[_Awaited]] = {}  # by id of the pointer that is read through
+            for each in self._awaited:
+                awaited.setdefault(id(each.endangered.read.pointer), []).append(each)
             while self._coming:
-                new, kept = self._coming.popleft(), list[_Awaited]()
-                for each in awaited:
-                    if each.endangered.read.pointer is new.endangered.read.pointer:
-                        new = _lost_again(each, new)
-                        each.left -= new.left
-                    if each.left:
-                        kept.append(each)
-                awaited = [*kept, new]
-            self._await(awaited)
+                new = self._coming.popleft()
+                earlier = awaited.setdefault(id(new.endangered.read.pointer), [])
+                for each in earlier:
+                    new = _lost_again(each, new)
+                    each.left -= new.left
+                earlier[:] = [*(each for each in earlier if each.left), new]
+            self._await([each for reads in awaited.values() for each in reads])
 
     def _judge(self, awaited: _Awaited, checkpoint: Checkpoint) -> None:
         endangered = awaited.endangered
@@ -230,8 +230,8 @@ class ContentsLost(Check):
 
 def _lost_again(earlier: _Awaited, new: _Awaited) -> _Awaited:
     """A read whose bytes are lost before they were written since an earlier loss: these must hold what they held before
-    that one. They are not compared where it is not known. Bytes that are not all the same were put there in between, by
-    a writer that is not seen: fresh memory is blank."""
+    that one. They are not compared where it is not known. Bytes that are not all equal were put there in between, by a
+    writer that is not seen: newly mapped memory is uniform."""
     old, each = earlier.endangered, new.endangered
     missing = earlier.left.intersection(each.sample) if each.before else []
     if any(len(set(each.value_of(part))) > 1 for part in missing):
