@@ -262,10 +262,8 @@ class LaunchLog:
             self.lost += 1
 
     def replay_passes(self, graph: int, number: int) -> None:
-        """Note that a replay begins, and passes unobserved: on the path of each of these, hence without a call more."""
-        put = LaunchLog.put_event
-        if put is None or not put(self.address, self.rows, _BEGINS, graph, number, 0, ()):
-            self._event(_BEGINS, graph, number)
+        """Note that a replay begins, and passes unobserved: on the path of each of these."""
+        self._event(_BEGINS, graph, number)
 
     def replay(self, graph: int, number: int, begins: bool, failed: bool = False) -> None:
         """Note that a replay of a graph, by serial, begins, or has ended or raised."""

@@ -65,8 +65,4 @@ def lengths_after(computed: npt.NDArray[Any], counts: npt.NDArray[Any]) -> Lengt
 def see(adapter: AdapterInterface, runner: Any, requests: int, tokens: int, lengths: Lengths) -> None:
     """Report the sizes of a step: one larger than all before it is observed in full."""
     kind = DECODE if tokens == requests * runner.uniform_decode_query_len else MIXED
-    if type(lengths) is list:  # of most steps: two calls fewer
-        longest, together = max(lengths), sum(lengths)
-    else:
-        longest, together = longest_of(lengths), total(lengths)
-    adapter.novelty.see(kind, id(runner), requests, longest, together)
+    adapter.novelty.see(kind, id(runner), requests, longest_of(lengths), total(lengths))
