@@ -98,7 +98,7 @@ class KernelTextError(ValueError):
 @dataclass(slots=True)
 class _Region:
     """A loop or a branch: its results, the values that its body carries on, and whether a loaded value decides; of a
-    loop without a count also the values that its condition hands to its body."""
+    while loop also the values that its condition hands to its body."""
 
     results: tuple[str, ...] = ()
     carried: tuple[str, ...] = ()
@@ -210,7 +210,7 @@ def _read(reading: _Reading, lines: list[str]) -> None:
 
 
 def _begin_block(reading: _Reading, regions: list[_Region], line: str) -> None:
-    """The header of a block: of the function itself, or of the body of a loop without a count or of a reduction."""
+    """The header of a block: of the function itself, or of the body of a while loop or of a reduction."""
     if not _is_block(line):
         for name, value in zip(_header(line)[1], regions[-1].handed if regions else (), strict=False):
             reading.put(name, value)
@@ -361,8 +361,8 @@ def _leave(reading: _Reading, regions: list[_Region], operands: list[_Value]) ->
 
 
 def _hand_over(reading: _Reading, regions: list[_Region], operands: list[_Value]) -> None:
-    """The condition of a loop without a count: its values go to the loop's body, and in the end to its results. How
-    often the body runs is known of none of them, and depends on what the condition does."""
+    """The condition of a while loop: its values go to the loop's body, and in the end to its results. The number of
+    iterations is not known; where a loaded value decides on it, all of them count as loaded."""
     if not regions or not operands:
         raise KernelTextError("a condition without a loop")
     condition, *values = operands

@@ -106,7 +106,7 @@ def early_twice(x, y, out, n, BLOCK: tl.constexpr):  # type: ignore[no-untyped-d
 
 
 def bisect(x, counts, out, n, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Finds a row by a loop without a count, as attention with lengths of its own does."""
+    """Finds a row by a while loop, as attention over sequences of several lengths does."""
     left, right = 0, n
     while left < right:
         middle = (left + right) // 2
@@ -118,7 +118,7 @@ def bisect(x, counts, out, n, BLOCK: tl.constexpr):  # type: ignore[no-untyped-d
 
 
 def halve(x, out, n, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
-    """A loop without a count that carries a pointer, and depends on no loaded value."""
+    """A while loop that carries a pointer, and depends on no loaded value."""
     place, left = x, n
     total = tl.zeros((BLOCK,), tl.int32)
     while left > 0:

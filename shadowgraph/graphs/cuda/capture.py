@@ -78,8 +78,9 @@ class Origin(NamedTuple):
 class CaptureMode(ObserverMode):
     """Notes each operator while one thread captures, and calls it.
 
-    Of one whose body is in Python it notes those that the body calls, then itself where its body also launches past the
-    dispatcher. As under any dispatch mode, such a body runs below autograd and autocast.
+    Where the body of an operator is in Python, the operators that the body calls are noted, and the operator itself
+    only if the body also launches past the dispatcher. As under any dispatch mode, such a body runs below autograd and
+    autocast.
 
     Parameters
     ----------
@@ -274,9 +275,8 @@ class CaptureMode(ObserverMode):
 
 
 def _has_python_body(func: OpOverload, args: Any, kwargs: Any) -> bool:
-    """Whether an operator's kernel for these arguments is a Python function, as that of attention in vLLM is, and
-    nothing else would take the call: no other mode, and no subclass. What such an operator is given itself is the least
-    of what it reads."""
+    """Whether an operator's kernel for these arguments is a Python function, which may read more than its arguments, as
+    attention in vLLM does, and no other mode and no tensor subclass would handle the call."""
     if "cuda" not in schema_of(func).python_bodies or torch._C._len_torch_dispatch_stack():
         return False
     tensors = [*tensors_in(args), *tensors_in(kwargs)]

@@ -19,8 +19,8 @@ from shadowgraph.common.patching import PatchSet
 
 _depth = torch._C._len_torch_dispatch_stack
 _included, _include = torch._C._dispatch_tls_is_dispatch_key_included, torch._C._dispatch_tls_set_dispatch_key_included
-# Included as long as there is a mode. Not their names: torch takes 4 us to find a key by its name, and a server's step
-# ends several such blocks.
+# Included as long as there is a mode. Not their names: torch makes an object for each look-up by name, which costs more
+# than all else here, and a server's step ends several such blocks.
 _PYTHON = torch._C.DispatchKey.Python
 _KEYS = (torch._C.DispatchKey.PythonTLSSnapshot, _PYTHON)
 _patches = PatchSet(keeps_later=True)

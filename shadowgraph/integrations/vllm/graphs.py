@@ -68,7 +68,7 @@ class ComingGraphs:
         return self._remembered(runner, descriptor.cg_mode, descriptor, False, _find_v2)
 
     def _remembered(self, runner: Any, mode: Any, descriptor: Any, microbatched: bool, find: Any) -> Graph | None:
-        key = id(runner), id(mode), descriptor, microbatched  # to hash a member of an enum is a call of Python's
+        key = id(runner), id(mode), descriptor, microbatched  # by id: hashing an enum member runs Python code
         known = self._known.get(key)
         model = model_of(known.graph()) if known is not None and known.runner() is runner else None
         if model is not None:

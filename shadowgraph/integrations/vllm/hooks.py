@@ -1,8 +1,8 @@
 """Hooks around vLLM's methods: names, padding and rules of its runners, the graph and the batch of each step, ends.
 
 Each method of `Hooks` that `versions` names, of its base class for the sleep mode too, receives an original and returns
-what takes its place: one function for each, since a call more costs microseconds where a step's own work has filled the
-caches.
+what takes its place: a single function each, since every further Python call costs microseconds where a step's own work
+has filled the caches.
 
 A step of the V1 runner is prepared from the call of ``_prepare_inputs`` to that of ``_model_forward``; which graph
 comes is known in between, when ``_determine_batch_execution_and_padding`` returns. A step of the V2 runner knows it

@@ -3,7 +3,8 @@
 `CuMemAllocator` unmaps all of its memory at `sleep`, and keeps the addresses. What has one of the tags to offload is
 copied to the host before and back in `wake_up`; the rest is mapped again with other contents. ``Worker.sleep`` offloads
 the weights at level 1 and nothing at level 2, where ``Worker.wake_up`` copies the named buffers of the model back by an
-operator, as seen as any other write. All is read from the allocator's own table; no object of vLLM is kept alive.
+operator, which is observed like any other write. Ranges and tags are those of the allocator's own table; no object of
+vLLM is kept alive.
 
 Run in the thread that sleeps and wakes up, without a lock. A sleep waits for the device, since vLLM empties the cache
 of torch's allocator in it; the first bytes of what graphs read are copied before it.
