@@ -117,7 +117,7 @@ def test_what_was_broken_before_it_is_not_laid_on_it(
     assert (found.detected_at, found.culprit.name, found.candidates) == ("replay_begin", None, ())
 
 
-def test_a_larger_step_is_watched_for_a_window_and_then_passes(debugger: sg.Debugger) -> None:
+def test_a_larger_step_is_watched_with_the_next_one_and_then_passes(debugger: sg.Debugger) -> None:
     table = guarded(debugger, 8)
     graph = until_steady(debugger, table)
     sizes, serial = debugger.monitor.novelty, graph.model.serial
@@ -125,10 +125,10 @@ def test_a_larger_step_is_watched_for_a_window_and_then_passes(debugger: sg.Debu
     assert is_watched()
     assert not passing.on
     checked = debugger.monitor.budget.observed
-    for _ in range(WINDOW):
+    for _ in range(2):
         assert is_watched()
         graph.replay()
-    assert debugger.monitor.budget.observed == checked + WINDOW
+    assert debugger.monitor.budget.observed == checked + 2
     assert not is_watched()
     assert passing.on
     sizes.see(KIND, serial, 100)
@@ -137,6 +137,38 @@ def test_a_larger_step_is_watched_for_a_window_and_then_passes(debugger: sg.Debu
     assert not passing.on
     (limit,) = (line for line in debugger.facts().limits if "larger" in line)
     assert limit == "a step larger than all before it was watched in full 2 times"
+
+
+def test_a_larger_step_of_many_graphs_is_watched_for_a_window_at_most(debugger: sg.Debugger) -> None:
+    table = guarded(debugger, 8)
+    first = until_steady(debugger, table)
+    pieces = [first, *(reader(table) for _ in range(WINDOW + 2))]
+    for each in pieces * (QUIET * 8):  # each of them is known by then
+        each.replay()
+    while not passing.on:
+        first.replay()
+    debugger.monitor.novelty.see(KIND, first.model.serial, 100)
+    watched = []
+    for each in pieces:
+        watched.append(is_watched())
+        each.replay()
+    assert watched == [True] * WINDOW + [False] * 3, watched
+    while not is_watched():
+        first.replay()
+    for _ in range(WINDOW):  # the end of the period after it has its whole window
+        assert is_watched()
+        first.replay()
+
+
+def test_news_in_a_larger_step_is_watched_for_long(debugger: sg.Debugger) -> None:
+    table = guarded(debugger, 8)
+    graph = until_steady(debugger, table)
+    debugger.monitor.novelty.see(KIND, graph.model.serial, 100)
+    graph.replay()
+    debugger.protect(table)
+    for _ in range(QUIET - 1):
+        graph.replay()
+        assert is_watched()
 
 
 def test_it_is_checked_though_checks_are_thinned(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ observe (`shadowgraph.checks.stale_rows.write_patterns`).
 | an error, a capture, a declaration, a request (`observe_all`, `observe_here`) | `QUIET` replays without another one |
 | the first change, by a replay, of a buffer that the host plans from (`InGraphMutation.stirs`) | the same |
 | writes that look like forgotten padding (`WritePatterns.stirs`) | the same |
-| a step larger than all before it (`observe_step`) | a `WINDOW` |
+| a step larger than all before it (`observe_step`) | that step and the next, a `WINDOW` at most |
 | a graph that was not observed often enough yet | a `WINDOW`, up to `PATIENCE` times until it replays again |
 | the end of a period: as long as windows take `SHARE` of the time, 1 to `LONGEST` times `PERIOD` replays | a `WINDOW` |
 
@@ -115,6 +115,7 @@ class Observation:
         self._familiar: set[int] = set()  # serials of those that were observed often enough
         self._awaited: int | None = None  # serial of the graph that ended a period, until it replays again
         self._patience = 0  # windows more that this may take
+        self._step: list[int] | None = None  # of a step that is observed for its size: the serial of its first graph
         self._chance = random.Random(0)
         self.looks_closer = False
         self.observed_since = 0.0
@@ -180,9 +181,7 @@ class Observation:
         self._left -= 1
         known = self._news()
         if not self.incomplete:
-            self._note_observed(serial, 1)
-            if serial == self._awaited:
-                self._awaited = None
+            self._was_observed(serial)
         if known != self._known:
             self._known = known
             self.observe_all()
@@ -195,6 +194,19 @@ class Observation:
             eager.follow(True)
         elif self.incomplete:
             self.resume()
+
+    def _was_observed(self, serial: int) -> None:
+        """An observed replay has ended. The step that is observed for its size, and the one behind it, end as the first
+        graph of it has replayed again: the rest of a window tells no more of that size."""
+        self._note_observed(serial, 1)
+        if serial == self._awaited:
+            self._awaited = None
+        if self._step is None:
+            return
+        if not self._step:
+            self._step.append(serial)
+        elif serial in self._step:
+            self._left, self._step = 0, None
 
     def dropped(self, serial: int) -> None:
         """A graph is gone."""
@@ -216,7 +228,7 @@ class Observation:
 
     def observe_all(self) -> None:
         """Something happened: observe for long, and in this thread at once."""
-        self._left, self._lasted = QUIET, 0.0  # no window that tells what one takes
+        self._left, self._lasted, self._step = QUIET, 0.0, None  # no window that tells what one takes
         self._enter(State.OBSERVED)
         if self.incomplete:
             self.resume()
@@ -229,7 +241,7 @@ class Observation:
     def observe_step(self) -> None:
         """The step that is about to be prepared is observed in full, in this thread at once."""
         if self.steady:
-            self._left = WINDOW
+            self._left, self._step = WINDOW, []
             self._enter(State.OBSERVED)
             self.looks_closer = True
             if self.incomplete:
@@ -272,6 +284,7 @@ class Observation:
     def _enter(self, state: State) -> None:
         before, self.state = self.state, state
         if state is not State.OBSERVED:
+            self._step = None
             self._changed(True)
             return
         if before is State.IDLE:
