@@ -155,6 +155,6 @@ def test_freed_memory_is_used_again() -> None:
 
 def test_no_room_is_told_and_a_guard_stands_instead() -> None:
     with sg.debug(backend="cuda", fence=PLACE, guard_memory=1 << 20) as debugger:
-        rows = made(64)
+        rows = made(77)  # a size of no other test here, whose memory would be used again
         assert [each.fence for each in debugger.buffers if each.start == rows.data_ptr()] == [-1]
     assert debugger.facts().stepped_aside == {f"fences not laid: {NO_ROOM}": 1}
