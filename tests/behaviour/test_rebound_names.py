@@ -271,6 +271,41 @@ def test_a_name_that_is_rebound_only_after_some_right_steps() -> None:
     assert (found.replay, found.occurrences) == (5, 2)
 
 
+@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize("dtype", [torch.int64, torch.float32])
+def test_what_is_copied_from_the_name_in_some_steps_only_is_a_note(dtype: torch.dtype, late: bool) -> None:
+    with sg.debug() as debugger:
+        owner = Owner(ids=zeros().to(dtype))
+        kept = owner.ids
+        graph = graph_over(lambda: owner.ids * 2)
+        for step in range(1, 13):
+            owner.ids = numbers(step).to(dtype)
+            if step % 4 == (0 if late else 1):
+                kept.copy_(owner.ids)
+            graph.replay()
+            if step == 3:
+                early = [each.severity for each in (*debugger.findings, *debugger.notes)]
+        found: Any = only(debugger.notes)
+        assert not debugger.findings
+    assert early == (["error"] if late else ["note"])
+    assert (found.code, found.detail.evidence, found.detail.lags) == ("SG108", "name", True)
+    assert (found.replay, found.revision) == ((2, 2) if late else (3, 1))
+    assert "lags behind" in found.message
+
+
+def test_a_copy_from_elsewhere_is_no_lag() -> None:
+    with sg.debug() as debugger:
+        owner = Owner(ids=zeros())
+        kept = owner.ids
+        graph = graph_over(lambda: owner.ids * 2)
+        kept.copy_(numbers(9))
+        for step in range(1, 5):
+            owner.ids = numbers(step)
+            graph.replay()
+        found: Any = only(debugger.findings)
+    assert (found.code, found.detail.lags) == ("SG108", False)
+
+
 def test_on_a_device_bytes_arrive_late(monkeypatch: pytest.MonkeyPatch) -> None:
     with played(monkeypatch) as debugger:
         owner = Owner(ids=guarded(debugger, 4, dtype=torch.int64))

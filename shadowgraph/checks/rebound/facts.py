@@ -39,7 +39,8 @@ class ReboundDetail(Detail, msgspec.Struct, frozen=True, tag=CODE, tag_field=TAG
     refreshes
         With nothing declared: how many refreshes of the other memory were seen that the graph's memory did not get.
     lags
-        Whether it was copied from the other memory after these: it follows late, as a target network does.
+        Whether it was copied from the other memory at other times: it follows in some steps only, as a target network
+        does.
     """
 
     attribute: OwnerPath

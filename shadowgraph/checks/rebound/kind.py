@@ -135,6 +135,8 @@ _GROUNDS = {
 
 def _inferred(reads: str, detail: ReboundDetail) -> str:
     """The verdict where nothing was declared."""
+    if detail.evidence is Evidence.NAME and detail.lags:
+        return f"{reads}, which lags behind {detail.attribute}: it is copied from there, but not in each step,"
     if detail.evidence is Evidence.NAME:
         return f"{reads}, which was not refreshed, but {detail.attribute} leads to other memory since, with new values,"
     instead = detail.now.name if detail.now is not None else "other memory"
@@ -145,5 +147,5 @@ def _inferred(reads: str, detail: ReboundDetail) -> str:
 
 
 def _counted(detail: ReboundDetail) -> str:
-    later = ", and was copied from there later" if detail.lags else ""
+    later = ", and was copied from there at other times" if detail.lags else ""
     return f"seen at {plural(detail.refreshes, 'replay')}, while the graph's memory kept its bytes{later}"

@@ -11,6 +11,9 @@ other memory for eager work. So a finding takes all of this:
 - no eager operator has read the graph's memory between them, as code does that refreshes only what has changed;
 - the graph's memory held the same bytes throughout, and no refresh of it was seen.
 
+Where the program has copied what the name leads to into the graph's memory, before these or after, the graph follows by
+copies, not by the name, and may do so in some steps only: that is a note, and an error that was reported becomes one.
+
 Silent are constants, names that lead to the graph's memory again, inputs that are copied into it, memory that a graph
 writes itself. Freed memory is SG104's.
 """
@@ -18,12 +21,13 @@ writes itself. Freed memory is SG104's.
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import islice
 
 import numpy as np
 import torch
 
-from shadowgraph.checks.base import Check, Checkpoint, Context
+from shadowgraph.checks.base import Check, Checkpoint, Context, Detection
 from shadowgraph.checks.rebound.bindings import first_bytes
 from shadowgraph.checks.rebound.check import ReboundInputs
 from shadowgraph.checks.rebound.details import Rebound
@@ -42,6 +46,8 @@ from shadowgraph.checks.rebound.ties import PATIENCE, Tie, due, is_at, likelihoo
 from shadowgraph.checks.row_epochs import unequal
 from shadowgraph.graphs.dispatch.operand_notes import LARGEST as LARGEST_INPUT
 from shadowgraph.graphs.dispatch.operand_notes import Interest, order
+from shadowgraph.graphs.dispatch.tensors import ORDINARY, is_lazy_copy
+from shadowgraph.model.findings import Severity
 from shadowgraph.model.graphs import Graph
 from shadowgraph.model.phases import Phase
 from shadowgraph.model.ranges import RangeSet
@@ -56,6 +62,7 @@ _TRAILS = 2_048  # names kept from the end of a capture until the checks meet it
 _WAITING = 64  # such graphs
 _IDLE = 64  # observed replays without a look until eager operators are not noted any more
 _RECENT = 256  # eager writes searched for the one that made the other memory
+_SOURCES = 8  # memories that may have been copied to a graph's, between two of its replays
 
 
 @dataclass(slots=True, eq=False)
@@ -135,8 +142,14 @@ class RenamedInputs(Check):
             self._recent.append((next(order), write))
         if any(self._homes.overlaps(part) for part in write.ranges):
             for tie in self._all():
-                if not tie.written:
-                    tie.written = write.ranges.overlaps(tie.home)
+                if write.ranges.overlaps(tie.home):
+                    tie.written = True
+                    self._note_sources(tie, write)
+
+    def _note_sources(self, tie: Tie, write: Write) -> None:
+        room = _SOURCES - len(tie.sources)
+        read = (p.view.hull for p in write.launch.pointers if p.may_read and not p.view.hull.overlaps(tie.home))
+        tie.sources.extend(islice(read, room))
 
     def invalidate_writers(self) -> None:
         """After unseen writes: discard what was seen before."""
@@ -165,7 +178,7 @@ class RenamedInputs(Check):
                 other = tie.trail.now()
                 if other is None or is_at(other, tie.view) or not self._looks_at(tie, other, checkpoint):
                     tie.disturb()
-                tie.written = False
+                tie.begins()
         if watched != [tie.watched for tie in ties]:
             self._watch()  # now: the bytes may arrive after the next step
 
@@ -192,6 +205,7 @@ class RenamedInputs(Check):
             return True
         if tie.written:
             tie.tries += 1
+            self._heed_copies(tie, other)
             return False
         now = self._fitting(tie, other)
         if now is None:
@@ -206,6 +220,18 @@ class RenamedInputs(Check):
         look = _Look(tie, now, next(order))
         self.context.engine.fetch(checkpoint, [(look, first_bytes(view, size)) for view in (tie.view, now)])
         return True
+
+    def _heed_copies(self, tie: Tie, other: torch.Tensor) -> None:
+        """The graph's memory was written: if what the name leads to was copied there, it follows by copies."""
+        if tie.lags or not tie.sources or type(other) not in ORDINARY or is_lazy_copy(other):
+            return
+        try:
+            now = TensorView.of(other).hull
+        except ValueError:
+            return
+        tie.lags = any(source.overlaps(now) for source in tie.sources)
+        if tie.lags and tie.draft is not None:
+            self.context.report(_lagging(tie.draft))
 
     def _fitting(self, tie: Tie, other: torch.Tensor) -> TensorView | None:
         """The other memory, if the graph could have been given it in place of its own, and none is captured with it."""
@@ -297,4 +323,10 @@ class RenamedInputs(Check):
             evidence=Evidence.NAME,
             refreshes=tie.sightings,
         )
-        self.context.report(stale_draft(checkpoint, stale, "name", write, facts))
+        draft = tie.draft = stale_draft(checkpoint, stale, "name", write, facts)
+        self.context.report(_lagging(draft) if tie.lags else draft)
+
+
+def _lagging(draft: Detection) -> Detection:
+    assert isinstance(draft.facts, Rebound)
+    return replace(draft, severity=Severity.NOTE, facts=replace(draft.facts, lags=True))

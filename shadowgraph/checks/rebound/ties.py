@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import torch
 
+from shadowgraph.checks.base import Detection
 from shadowgraph.checks.rebound.drafts import LARGEST
 from shadowgraph.graphs.dispatch.operand_notes import order
 from shadowgraph.graphs.dispatch.tensors import ORDINARY, is_lazy_copy
@@ -46,8 +47,15 @@ class Tie:
         How often its bytes were requested, while the name led elsewhere; sightings and refreshes meanwhile.
     watched
         Whether reads and results of eager operators are noted for it.
+    sources
+        Memory that the writes since then read, the first few: a refresh may be copied from there.
+    lags
+        Whether a refresh was copied from the memory that the name led to: the graph's follows by copies, in steps or
+        late.
     told
         Whether there was enough evidence for a report.
+    draft
+        The latest report.
     taken
         Names in the code that was captured that may be this one, once they were looked up.
     home
@@ -70,7 +78,10 @@ class Tie:
     looks: int = 0
     tries: int = 0
     watched: bool = False
+    sources: list[ByteRange] = field(default_factory=list)
+    lags: bool = False
     told: bool = False
+    draft: Detection | None = None
     taken: set[tuple[str, ...]] | None = None
     home: ByteRange = field(init=False)
 
@@ -87,14 +98,21 @@ class Tie:
 
     @property
     def given_up(self) -> bool:
-        """Whether it was looked at often enough without a verdict."""
-        return not self.told and (self.tries >= PATIENCE or self.looks >= 2 * PATIENCE)
+        """Whether it was looked at often enough without a verdict, or its verdict is final."""
+        if self.told:
+            return self.lags
+        return self.tries >= PATIENCE or self.looks >= 2 * PATIENCE
 
     def disturb(self) -> None:
         """Discard what was seen so far."""
         self.watched = False
         if self.looks:
             self.disturbed = next(order)
+
+    def begins(self) -> None:
+        """A replay begins: writes count anew."""
+        self.written = False
+        self.sources.clear()
 
     def start_over(self) -> None:
         """Count sightings anew."""
