@@ -24,7 +24,7 @@ from shadowgraph.model.findings import Batch, Culprit, Finding, Severity, Status
 from shadowgraph.model.guards import Side
 from shadowgraph.monitor.finding_builder import build_finding
 from shadowgraph.monitor.finding_store import FindingStore, read_suppressions
-from shadowgraph.monitor.logged_culprits import Operators, with_logged_culprits
+from shadowgraph.monitor.logged_culprits import LoggedPhases, Operators, with_logged_culprits
 from shadowgraph.monitor.name_search import NameSearch
 from shadowgraph.monitor.overruns import Overruns
 from shadowgraph.monitor.program_failures import BatchSources
@@ -77,7 +77,7 @@ class FindingPipeline:
         self._overruns: Overruns | None = None
         self.stays: Callable[[Buffer, Side], bool] = lambda *_: False
         self._untold: set[int] = set()  # parts of overruns that were never published as findings
-        self._operators = operators
+        self._operators, self._logged = operators, LoggedPhases()
 
     @property
     def context(self) -> Context:
@@ -98,7 +98,7 @@ class FindingPipeline:
         """A check reports a detection: name it, store it, and in sync mode raise it."""
         self.context.names.refresh()
         with error_barrier("launch log"):
-            draft = with_logged_culprits(draft, operators=self._operators)
+            draft = with_logged_culprits(draft, self._logged.at(draft.checkpoint), self._operators)
         with error_barrier("nodes of a graph"):
             draft = with_unnoted_nodes(draft, self.context)
         self._search.name_all(draft)

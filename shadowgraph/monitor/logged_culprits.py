@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
-from shadowgraph.checks.base import Detection
+from shadowgraph.checks.base import Checkpoint, Detection
 from shadowgraph.model.findings import Culprit, Status
 from shadowgraph.model.launch_log_reader import LoggedLaunch, contents_of
 from shadowgraph.model.launches import Launch, LaunchKind
@@ -43,26 +43,54 @@ def culprits_from(launches: Iterable[LoggedLaunch], ranges: Sequence[ByteRange])
     return tuple(found.values())
 
 
-def with_logged_culprits(
-    draft: Detection, launches: Launches | None = None, operators: Operators = lambda *_: ()
-) -> Detection:
+class LoggedPhases:
+    """The launches that passed unobserved between the replay before a graph's replay and its begin, as this process's
+    log has them: read once for all detections of one boundary, as many rules may break at one replay.
+
+    The log has their addresses without sizes. An observed launch is a suspect by the accesses of its arguments, which
+    the log does not have: one that only reads a buffer must not become a candidate here.
+    """
+
+    def __init__(self) -> None:
+        self._order = 0
+        self._known: dict[tuple[int, int], tuple[LoggedLaunch, ...]] = {}
+
+    def at(self, checkpoint: Checkpoint) -> Launches:
+        """What is known at a boundary, or is read when asked for."""
+        if not checkpoint.order or checkpoint.order != self._order:  # one without a place in the order is by itself
+            self._order, self._known = checkpoint.order, {}
+        return self._before
+
+    def _before(self, graph: int, replay: int) -> tuple[LoggedLaunch, ...]:
+        key = graph, replay
+        known = self._known.get(key)
+        if known is None:
+            known = self._known[key] = _read_phase(graph, replay)
+        return known
+
+
+def _read_phase(graph: int, replay: int) -> tuple[LoggedLaunch, ...]:
+    log = launch_recording.current
+    launches = contents_of(log.memory).last_phase(graph, replay) if log is not None else ()
+    return tuple(launch for launch in launches if not any(nbytes for _, nbytes in launch.pointers))
+
+
+def with_logged_culprits(draft: Detection, launches: Launches, operators: Operators = lambda *_: ()) -> Detection:
     """A detection with the launches of the log that may have caused it, where it is dated to one preparation, or to the
     code between pieces of one step, in which no suspect was observed.
 
     Parameters
     ----------
     launches
-        Default: those of this process's log.
+        Those of the log: `LoggedPhases.at` its boundary.
     operators
         Those that the observer in C++ has noted, which the log has not.
     """
     if draft.located or (draft.culprits and draft.phase is not Phase.STEP):
         return draft
-    where, logged, replays = draft.buffer.range, list[Culprit](), _replays_after(draft)
-    if replays and launches is None:
-        launches = launches_before()
-    for graph, replay in replays:
-        logged += culprits_from(launches(graph, replay) if launches is not None else (), (where,))
+    where, logged = draft.buffer.range, list[Culprit]()
+    for graph, replay in _replays_after(draft):
+        logged += culprits_from(launches(graph, replay), (where,))
         logged += _culprits_of(operators(graph, replay, where))
     logged = list({(each.name, each.file, each.line): each for each in logged}.values())
     return replace(draft, logged=tuple(logged), key=draft.key or logged[0].name or "") if logged else draft
@@ -81,22 +109,6 @@ def _culprits_of(operators: Iterable[Launch]) -> tuple[Culprit, ...]:
     """Each operator once, the latest first; no line is known of it."""
     names = dict.fromkeys(launch.name for launch in reversed(list(operators)))
     return tuple(Culprit(status=Status.CANDIDATE, kind=LaunchKind.ATEN, name=name) for name in names)
-
-
-def launches_before() -> Launches:
-    """The launches that passed unobserved between the replay before a graph's replay and its begin, as this process's
-    log has them now.
-
-    The log has their addresses without sizes. An observed launch is a suspect by the accesses of its arguments, which
-    the log does not have: one that only reads a buffer must not become a candidate here.
-    """
-    log = launch_recording.current
-    if log is None:
-        return lambda graph, replay: ()
-    contents = contents_of(log.memory)
-    return lambda graph, replay: (
-        launch for launch in contents.last_phase(graph, replay) if not any(nbytes for _, nbytes in launch.pointers)
-    )
 
 
 def _is_given(launch: LoggedLaunch, ranges: Sequence[ByteRange]) -> bool:

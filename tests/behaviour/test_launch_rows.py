@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 import torch
@@ -14,8 +15,9 @@ import shadowgraph as sg
 from shadowgraph.graphs import launch_rows
 from shadowgraph.graphs.triton import cuda as triton_cuda
 from shadowgraph.model.launch_log import LaunchLog
-from shadowgraph.model.launch_log_reader import LoggedLaunch, Site, contents_of
+from shadowgraph.model.launch_log_reader import LaunchLogContents, LoggedLaunch, Site, contents_of
 from shadowgraph.model.ranges import ByteRange
+from shadowgraph.monitor import logged_culprits
 from shadowgraph.monitor.logged_culprits import culprits_from
 from shadowgraph.tracking import launch_recording, novelty, passing
 
@@ -131,6 +133,32 @@ def test_what_was_launched_for_an_earlier_replay_is_not_named(debugger: sg.Debug
     prepare_unobserved(debugger, log, graph, lambda: torch.frombuffer(memory_at(end), dtype=torch.uint8).fill_(1))
     found = only(debugger.check())
     assert (found.phase, found.culprit.name, found.candidates) == ("prepare", None, ())
+
+
+def test_many_findings_of_one_boundary_read_the_log_once(
+    debugger: sg.Debugger, log: LaunchLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tables = [guarded(debugger, 8) for _ in range(20)]
+    touch(tables[0])
+    graph = sg.HostGraph()
+    with sg.host_graph(graph):
+        for table in tables:
+            table.add_(0)
+    for _ in range(QUIET):
+        graph.replay()
+    reads = []
+
+    def read(memory: bytes) -> LaunchLogContents:
+        reads.append(memory)
+        return contents_of(memory)
+
+    monkeypatch.setattr(logged_culprits, "contents_of", read)
+    prepare_unobserved(debugger, log, graph, *[partial(overrun, table) for table in tables])
+    graph.replay()
+    found = debugger.check()
+    assert len(found) == len(tables), "invalid: not all of them were broken at one replay"
+    assert {(each.replay, each.culprit.name) for each in found} == {(QUIET + 1, "fill")}
+    assert len(reads) == 1
 
 
 def memory_at(address: int) -> object:
