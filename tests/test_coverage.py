@@ -136,11 +136,18 @@ def test_percent_is_never_rounded_up(written: int, exact: int, percent: int) -> 
 
 
 def test_the_sentence_at_the_end_of_a_report() -> None:
-    assert Coverage(100, 63, (), 0).sentence() == "63 % of graph-written bytes guarded exactly, 0 records dropped"
-    assert Coverage(100, 63, (), 7).sentence() == "63 % of graph-written bytes guarded exactly, 7 records dropped"
-    assert Coverage(100, 63, (), 0, 1).sentence().endswith("; 1 buffer that graphs use has no guards")
-    assert Coverage(100, 63, (), 0, 2).sentence().endswith("; 2 buffers that graphs use have no guards")
-    assert Coverage(0, 0, (), 2).sentence() == "no graph wrote anything yet, 2 records dropped"
+    whole = "guarded exactly against out-of-bounds writes: 63 % of the 100 B that graphs write"
+    assert Coverage(100, 63, (), 0).sentence() == f"{whole}; 0 records dropped"
+    assert Coverage(100, 63, (), 1).sentence() == f"{whole}; 1 record dropped"
+    assert "; 1 buffer that graphs use has no guards; " in Coverage(100, 63, (), 0, 1).sentence()
+    assert "; 2,000 buffers that graphs use have no guards; " in Coverage(100, 63, (), 0, 2000).sentence()
+    assert Coverage(0, 0, (), 2).sentence() == "no graph wrote anything yet; 2 records dropped"
+    pool = (ClassCoverage("static inputs", 1000, 1000), ClassCoverage("KV pool", 1 << 30, 0))
+    said = Coverage(1000 + (1 << 30), 1000, (), 0, classes=pool).sentence()
+    assert said == (
+        "guarded exactly against out-of-bounds writes: static inputs 100 % of 1000 B, KV pool 0 % of 1 GiB; "
+        "0 records dropped"
+    ), "a large pool without guards does not hide that all else has them"
     assert CoverageLog().coverage(3) == Coverage(0, 0, (), 3)
 
 
@@ -160,11 +167,8 @@ def test_bytes_count_once_in_the_class_of_the_smallest_buffer(ledger: Ledger) ->
     found = log.coverage(0)
     assert sum(row.written for row in found.classes) == found.written
     assert sum(row.exact for row in found.classes) == found.exact
-    text = (
-        "guarded exactly: workspaces 0 % of 300 B, KV pool 100 % of 100 B, graph pool 100 % of 64 B, other 0 % of 8 B"
-    )
+    text = "workspaces 0 % of 300 B, KV pool 100 % of 100 B, graph pool 100 % of 64 B, other 0 % of 8 B"
     assert found.by_class() == text
-    assert CoverageLog().coverage(0).by_class() is None
 
 
 def test_classes_of_several_processes_are_summed() -> None:
@@ -219,11 +223,12 @@ def test_lines_of_a_report() -> None:
         return [line.plain for line in coverage_lines(coverage)]
 
     ordinary = (ClassCoverage("static inputs", 60, 60), ClassCoverage("graph pool", 40, 40))
-    assert lines(Coverage(100, 100, (), 0, classes=ordinary)) == [], "the last line says it"
-    text = "coverage: guarded exactly: static inputs 100 % of 60 B, graph pool 50 % of 40 B"
+    guarded = "coverage: guarded exactly against out-of-bounds writes:"
     partly = (ordinary[0], ClassCoverage("graph pool", 40, 20))
-    assert lines(Coverage(100, 80, (), 0, classes=partly)) == [text]
+    for classes, share in ((ordinary, 100), (partly, 50)):
+        text = f"{guarded} static inputs 100 % of 60 B, graph pool {share} % of 40 B; 0 records dropped"
+        assert lines(Coverage(100, 60 + 40 * share // 100, (), 0, classes=classes)) == [text]
     pool = Coverage(8, 8, (), 0, classes=(ClassCoverage("KV pool", 8, 8),), large=LargeGuards(1, 100, 10, 0))
     first, second = lines(pool)
-    assert first == "coverage: guarded exactly: KV pool 100 % of 8 B"
+    assert first == f"{guarded} KV pool 100 % of 8 B; 0 records dropped"
     assert second.startswith("coverage: 10 B of guards behind 1 large buffer of 100 B, which took 0 B more memory than")

@@ -139,23 +139,27 @@ class Coverage(msgspec.Struct, frozen=True):
         return 100 * self.exact // self.written if self.written else 0
 
     def sentence(self) -> str:
-        """The guarded share, the dropped records and the number of unguarded graph buffers, as text."""
+        """The exactly guarded share of each class of buffer, buffers without guards and dropped records, as text.
+
+        Guards show writes past a buffer's end, and nothing of memory that is freed, shared or stale: the text says so,
+        for a reader who comes to it from a finding of another kind.
+        """
+        dropped = f"{plural(self.dropped, 'record')} dropped"
         if not self.written:
-            return f"no graph wrote anything yet, {self.dropped} records dropped"
-        said = f"{self.percent} % of graph-written bytes guarded exactly, {self.dropped} records dropped"
+            return f"no graph wrote anything yet; {dropped}"
+        said = [f"guarded exactly against out-of-bounds writes: {self.by_class()}"]
         if self.inexact:
-            said += f"; {max(1, 100 * self.inexact // self.written)} % guarded at a distance"
+            said.append(f"{max(1, 100 * self.inexact // self.written)} % guarded at a distance")
         if self.inputs:
             noun = "buffer that graphs use has" if self.inputs == 1 else "buffers that graphs use have"
-            said += f"; {self.inputs} {noun} no guards"
-        return said
+            said.append(f"{self.inputs:,} {noun} no guards")
+        return "; ".join((*said, dropped))
 
-    def by_class(self) -> str | None:
-        """The guarded share of each class, as text; None before any graph wrote."""
+    def by_class(self) -> str:
+        """The guarded share of each class, as text; of all bytes that graphs write, where no class is known."""
         if not self.classes:
-            return None
-        shares = (f"{row.name} {row.percent} % of {size(row.written)}" for row in self.classes)
-        return f"guarded exactly: {', '.join(shares)}"
+            return f"{self.percent} % of the {size(self.written)} that graphs write"
+        return ", ".join(f"{row.name} {row.percent} % of {size(row.written)}" for row in self.classes)
 
 
 def added_classes(parts: Iterable[tuple[ClassCoverage, ...]]) -> tuple[ClassCoverage, ...]:

@@ -43,7 +43,13 @@ class Status(StrEnum):
 
 
 class BufferFacts(msgspec.Struct, frozen=True):
-    """The buffer a finding is about. `name` is the shortest owner path, or the allocation line."""
+    """The buffer a finding is about. `name` is the shortest owner path, or the allocation line.
+
+    Attributes
+    ----------
+    allocated_source
+        The text of the innermost line of `allocated`; empty where it could not be read.
+    """
 
     name: OwnerPath
     names: tuple[OwnerPath, ...]
@@ -54,6 +60,7 @@ class BufferFacts(msgspec.Struct, frozen=True):
     serial: Kept[int]
     role: Kept[str]
     allocated: Kept[Stack]
+    allocated_source: str = ""
 
 
 class ByteFacts(msgspec.Struct, frozen=True):
@@ -120,6 +127,8 @@ class Culprit(msgspec.Struct, frozen=True):
         The search that found it, where that replay's nodes could not be checked one by one; else None.
     learnt_from
         The graph in whose capture the stack of this node's kernel was seen, where it was not this graph's own.
+    launched_source
+        The text of the innermost line of `stack`; empty where it could not be read.
     """
 
     status: Status
@@ -138,6 +147,7 @@ class Culprit(msgspec.Struct, frozen=True):
     seen_in: Kept[int | None] = None
     search: Kept[Search | None] = None
     learnt_from: Kept[str | None] = None
+    launched_source: str = ""
 
 
 class Neighbour(msgspec.Struct, frozen=True):

@@ -24,6 +24,7 @@ _STANDARD = ("contextlib.py", "functools.py", "threading.py")
 _CORE = "IPython.core.getipython"
 # Files that inductor generates, in its folder or TORCHINDUCTOR_CACHE_DIR: a hash, in a folder named by its start.
 _COMPILED = re.compile(r"torchinductor_|[/\\]([a-z2-7]{2})[/\\]c\1[a-z2-7]{49}\.py$")
+_CELL = re.compile(r"In\[(\d{1,9})\]")
 _skip_cache: dict[str, bool] = {}
 _CODES = 8192  # functions whose lines are remembered
 _known: dict[int, tuple[CodeType, dict[int, Frame] | None]] = {}  # by the code's id; None for library code
@@ -124,6 +125,16 @@ def cell_label(filename: str) -> str | None:
     shell = _shell()
     named = shell.compile.format_code_name(filename) if shell is not None else None
     return f"In[{named[1].split('[')[-1].rstrip(']')}]" if named else None
+
+
+def cell_source(label: str) -> str | None:
+    """The text of the notebook cell with a label such as ``In[3]``; None for anything else."""
+    shell, number = _shell(), _CELL.fullmatch(label)
+    if shell is None or number is None:
+        return None
+    cells, place = shell.user_ns.get("In"), int(number[1])
+    known = cells[place] if isinstance(cells, list) and place < len(cells) else ""
+    return known if isinstance(known, str) else ""
 
 
 def is_machinery(filename: str) -> bool:

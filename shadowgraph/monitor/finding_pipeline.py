@@ -28,6 +28,7 @@ from shadowgraph.monitor.logged_culprits import LoggedPhases, Operators, with_lo
 from shadowgraph.monitor.name_search import NameSearch
 from shadowgraph.monitor.overruns import Overruns
 from shadowgraph.monitor.program_failures import BatchSources
+from shadowgraph.monitor.source_lines import with_source_line, with_source_lines
 from shadowgraph.monitor.subscriptions import Callbacks
 from shadowgraph.monitor.unnoted_nodes import with_unnoted_nodes
 
@@ -110,7 +111,7 @@ class FindingPipeline:
         stepped = self.stepper.identity(draft)
         key, mark = stepped or (draft.key, fingerprint(finding))
         finding = self._looked_up(draft, finding)
-        finding = msgspec.structs.replace(finding, batch=self._batch(draft))
+        finding = with_source_lines(msgspec.structs.replace(finding, batch=self._batch(draft)))
         observed = draft.checkpoint.observed
         kept, new = self.book.add(finding, key, mark, not self.context.engine.asynchronous, observed)
         kept = self._with_culprits(kept, finding, new, stepped is not None)
@@ -206,7 +207,7 @@ class FindingPipeline:
         return overruns
 
     def _revise(self, id: int, culprit: Culprit, candidates: tuple[Culprit, ...]) -> Finding | None:
-        kept = self.book.revise(id, culprit, candidates)
+        kept = self.book.revise(id, with_source_line(culprit), candidates)
         if kept is not None and kept.continues is None:
             log(logging.WARNING, "%s", revised(kept), finding=kept)
         return kept

@@ -266,7 +266,7 @@ def test_a_launch_that_overruns_a_buffer_without_guards_is_known_by_its_stores(i
     assert (found.phase, found.replay) == (("replay", 1) if in_graph else ("prepare", 2))
     assert found.culprit.status == "confirmed"
     assert coverage.inputs == 1
-    assert coverage.sentence().endswith("1 buffer that graphs use has no guards")
+    assert "; 1 buffer that graphs use has no guards; " in coverage.sentence()
     del kept
 
 

@@ -91,7 +91,7 @@ def test_a_cell_is_watched_and_reported(notebook: Notebook) -> None:
     assert (launched.file, launched.line) == (f"In[{number}]", 1 + 8), "counted as the notebook shows the cell"
     assert OVERRUN.splitlines()[7].startswith("fill[")
     assert "SG101 out-of-bounds write: fill wrote 12 bytes past the end of table (int32[4], 16 bytes)" in notebook.out
-    assert notebook.out.rstrip().splitlines()[-1].startswith("shadowgraph: 1 finding; ")
+    assert notebook.out.rstrip().splitlines()[-2] == "shadowgraph: 1 finding"
     assert notebook.names["doubled"].tolist() == notebook.names["table"].mul(2).tolist(), "names stay"
 
 
@@ -165,7 +165,7 @@ def test_sync_stops_at_the_users_line(notebook: Notebook) -> None:
     result = notebook.run(f"%%shadowgraph --sync\n{OVERRUN}after = 1")
     assert isinstance(result.error_in_exec, sg.FindingsError)
     assert "after" not in notebook.names
-    assert "shadowgraph: 1 finding; " in notebook.out
+    assert "shadowgraph: 1 finding\n" in notebook.out
     assert re.search(r"^-*> *\d+ (fill\[|graph\.replay)", notebook.out, re.MULTILINE)
 
 
@@ -214,7 +214,7 @@ def test_lines(notebook: Notebook, tmp_path: Path) -> None:
     assert "no kind of finding is called 'SG999'" in notebook.refused("%shadowgraph explain SG999")
     notebook.run(f"%%shadowgraph\n{OVERRUN}")
     assert notebook.run("%shadowgraph report").success
-    assert "shadowgraph: 1 finding; " in notebook.out
+    assert "shadowgraph: 1 finding\n" in notebook.out
     assert "the last debugger has stopped" in notebook.refused("%shadowgraph pause")
     pytest.importorskip("bokeh")
     drawn = notebook.run("%shadowgraph map --scripts cdn").result

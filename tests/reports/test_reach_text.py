@@ -129,7 +129,7 @@ def test_a_part_is_damage_and_is_not_counted() -> None:
     assert facts.damage == (FINDING, other, RULE, BROKEN)
     said = str(Report(facts))
     assert said.count("SUMMARY: shadowgraph: ") == 3
-    assert "shadowgraph: 2 findings, 1 consequence, 1 note;" in said
+    assert "shadowgraph: 2 findings, 1 consequence, 1 note\n" in said
     page = live_page(facts)
     assert [card.id for card in page.findings] == [1, 2, 3]
     assert [card.id for card in page.notes] == [4]

@@ -81,7 +81,8 @@ def test_a_live_report(live: Live) -> None:
     report = debugger.report(printed)
     assert printed.getvalue() == str(report), "it prints as before"
     page = shown(report)
-    assert printed.getvalue().splitlines()[-1] in page.words
+    assert printed.getvalue().splitlines()[-1].removeprefix("coverage: ") in page.words
+    assert page.words.startswith(debugger.findings[0].message), "the finding comes first"
     for finding in debugger.findings:
         require_finding(finding, page)
     assert repr(report) == "<Report: 3 findings, 0 notes>"

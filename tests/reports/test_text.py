@@ -20,7 +20,7 @@ from shadowgraph.model.run_facts import RunFacts
 from shadowgraph.model.stacks import Frame
 from shadowgraph.monitor.tensor_watches import Change
 from shadowgraph.render.text.finding_rows import advice
-from shadowgraph.render.text.text import Report
+from shadowgraph.render.text.text import Report, headline
 
 ESCAPE = "\x1b"
 
@@ -47,7 +47,7 @@ def row(said: str, label: str) -> list[str]:
 @pytest.mark.parametrize(
     ("label", "said"),
     [
-        ("bytes", ["1536 to 1583 of a 1,536-byte buffer, 44 changed in 2 places; starts 0 bytes past the end"]),
+        ("bytes", ["1,536 to 1,583 of a 1,536-byte buffer, 44 changed in 2 places; starts 0 bytes past the end"]),
         ("buffer", ["draft.kv_indices  int32[3, 128]  1,536 bytes at 0x7f0000001000, static, allocation 12"]),
         ("allocated", ["/srv/app/backend.py:41 in init_state", "/srv/app/server.py:7 in main"]),
         ("culprit", ["triton fill_indices, grid 3x2, defined at /srv/app/kernels.py:12 (confirmed)"]),
@@ -97,7 +97,7 @@ def test_the_bytes_around_the_damage() -> None:
         ({"bytes__side": Side.BEFORE, "bytes__distance": 8}, "; ends 8 bytes before the start"),
         (
             {"bytes__side": Side.SLACK, "bytes__first": -4},
-            "-4 to 1583 of a 1,536-byte buffer, 44 changed in 2 places\n",
+            "-4 to 1,583 of a 1,536-byte buffer, 44 changed in 2 places\n",
         ),
         ({"culprit": Culprit(Status.UNKNOWN)}, "  culprit    not seen: no launch, operator or node that we watch"),
         ({"culprit__node": 0}, "triton fill_indices, node 0, grid 3x2"),
@@ -159,14 +159,26 @@ def test_paths_are_shortened(monkeypatch: pytest.MonkeyPatch) -> None:
 # -- the run ---------------------------------------------------------------------------------------------------------
 
 
-def test_the_last_line_states_coverage() -> None:
-    covered = "63 % of graph-written bytes guarded exactly, 0 records dropped"
-    assert text() == f"shadowgraph: no findings; {covered}\n"
-    assert text(FINDING).splitlines()[-1] == f"shadowgraph: 1 finding; {covered}"
+def test_coverage_comes_last_after_the_counts() -> None:
+    covered = "coverage: guarded exactly against out-of-bounds writes: 63 % of the 100 B that graphs write"
+    covered += "; 0 records dropped"
+    assert text() == f"shadowgraph: no findings\n{covered}\n"
+    assert text(FINDING).splitlines()[-3:] == [
+        f"SUMMARY: shadowgraph: {FINDING.message}",
+        "shadowgraph: 1 finding",
+        covered,
+    ]
     both = text(FINDING, FINDING, notes=(altered(severity=Severity.NOTE),))
-    assert both.splitlines()[-1] == f"shadowgraph: 2 findings, 1 note; {covered}"
+    assert both.splitlines()[-2:] == ["shadowgraph: 2 findings, 1 note", covered]
     none = text(coverage=Coverage(0, 0, (), 0))
-    assert none == "shadowgraph: no findings; no graph wrote anything yet, 0 records dropped\n"
+    assert none == "shadowgraph: no findings\ncoverage: no graph wrote anything yet; 0 records dropped\n"
+
+
+def test_the_headline_is_the_first_finding_that_is_no_consequence() -> None:
+    assert headline(run_of()) == "shadowgraph: no findings"
+    assert headline(run_of(FINDING)) == FINDING.message
+    other = altered(fingerprint="0" * 12, id=8)
+    assert headline(run_of(FINDING, other)) == f"{FINDING.message}, and 1 more finding"
 
 
 def test_notes_are_shown_and_not_summed_up() -> None:

@@ -26,7 +26,7 @@ from shadowgraph.render.text.dumped import about_lines, tail_lines
 from shadowgraph.render.text.folding import folded, in_processes, process_rows
 from shadowgraph.render.text.map_text import DumpedMap
 from shadowgraph.render.text.run_text import RunReport, missing, title, where
-from shadowgraph.render.text.text import failure_lines, limit_lines, lost_lines, replays, summary, watch_lines
+from shadowgraph.render.text.text import failure_lines, headline, limit_lines, lost_lines, replays, summary, watch_lines
 from shadowgraph.views.dumped_map import dumped_map
 from shadowgraph.views.high_water import MarkTable, mark_table
 from shadowgraph.wrap.folder.idle_report import UNSEEN
@@ -60,8 +60,10 @@ class Page:
 
     Attributes
     ----------
+    headline
+        The first finding, and the number of others.
     summary
-        The last line of the text report.
+        The line of the text report with the counts.
     replays
         The line of the text report on replays; empty without any.
     file
@@ -69,6 +71,7 @@ class Page:
     """
 
     title: str
+    headline: str
     summary: str
     replays: str
     findings: tuple[Card, ...]
@@ -109,6 +112,7 @@ def live_page(facts: RunFacts, bytes_of: BytesOf | None = None) -> Page:
     ]
     return Page(
         title="shadowgraph report",
+        headline=headline(facts),
         summary=summary(facts),
         replays=replays(facts),
         findings=tuple(card for card, is_error in shown if is_error),

@@ -36,9 +36,9 @@ def fact_rows(finding: Finding) -> Iterator[FactRow]:
     if finding.caused_by is not None:
         yield FactRow("caused by", _cause(finding.caused_by))
     yield FactRow("buffer", _buffer(finding))
-    yield from _stack("allocated", finding.buffer.allocated)
+    yield from _stack("allocated", finding.buffer.allocated, finding.buffer.allocated_source)
     yield from _rows(culprit_rows(finding.culprit))
-    yield from _stack("launched", finding.culprit.stack)
+    yield from _stack("launched", finding.culprit.stack, finding.culprit.launched_source)
     for other in finding.candidates:
         yield FactRow("or", culprit_line(other))
     yield from _rows(kind_of(finding.code).rows(finding))
@@ -106,7 +106,7 @@ def _geometry(finding: Finding) -> str:
     assert facts is not None
     kind = kind_of(finding.code)
     size = counted(finding.buffer.nbytes)
-    said = f"{facts.first} to {facts.last} of {size}-byte buffer, {facts.count:,} {kind.bytes_are}"
+    said = f"{facts.first:,} to {facts.last:,} of {size}-byte buffer, {facts.count:,} {kind.bytes_are}"
     if facts.ranges_total > 1:
         said += f" in {facts.ranges_total:,} places"
     if facts.side is Side.AFTER:
@@ -133,10 +133,13 @@ def _identity(finding: Finding) -> str:
     )
 
 
-def _stack(label: str, stack: Stack) -> Iterator[FactRow]:
+def _stack(label: str, stack: Stack, source: str) -> Iterator[FactRow]:
+    """The lines of a stack, the innermost one first and with its text below."""
     for index, frame in enumerate(stack):
         place = f"{short(frame.file)}:{frame.line} in {frame.function}"
         yield FactRow(label if index == 0 else "", place, spare=index >= _STACK)
+        if source and index == 0:
+            yield FactRow("", f"    {source}")
 
 
 def _joined(relation: str) -> str:

@@ -11,7 +11,7 @@ from shadowgraph.common.console import console
 from shadowgraph.common.html_repr import HtmlRepr
 from shadowgraph.common.source_paths import at
 from shadowgraph.common.words import form, plural
-from shadowgraph.model.coverage import BufferClass, Coverage
+from shadowgraph.model.coverage import Coverage
 from shadowgraph.model.fences import LAID
 from shadowgraph.model.findings import Finding, Severity
 from shadowgraph.model.run_facts import RunFacts, to_json
@@ -69,22 +69,28 @@ def lines(facts: RunFacts, all_marks: bool = False) -> Iterator[Text]:
         yield Text(replays(facts))
     for told in of(Severity.ERROR, facts):
         yield Text(f"SUMMARY: shadowgraph: {told.finding.message}", style="bold")
-    yield from coverage_lines(facts.coverage)
     yield Text(summary(facts))
+    yield from coverage_lines(facts.coverage)
 
 
 def coverage_lines(coverage: Coverage) -> Iterator[Text]:
-    """The guarded share by class of buffer, unless all is guarded and of the ordinary classes, and what guards of large
-    buffers take."""
-    ordinary = {BufferClass.STATIC, BufferClass.GRAPH_POOL}
-    tells = coverage.exact < coverage.written or any(row.name not in ordinary for row in coverage.classes)
-    for said in filter(None, (coverage.by_class() if tells else None, coverage.large.sentence())):
+    """The guarded share by class of buffer, and what guards of large buffers take: the last lines of a report."""
+    for said in filter(None, (coverage.sentence(), coverage.large.sentence())):
         yield Text(f"coverage: {said}")
 
 
 def summary(facts: RunFacts) -> str:
-    """The last line: the number of findings, and the guarded share of the bytes that graphs write."""
-    return f"shadowgraph: {found(facts)}; {facts.coverage.sentence()}"
+    """The line before coverage: the number of findings, consequences and notes."""
+    return f"shadowgraph: {found(facts)}"
+
+
+def headline(facts: RunFacts) -> str:
+    """A report in one line: its first finding, and the number of others; without findings the counts alone."""
+    own = [told.finding for told in of(Severity.ERROR, facts) if not told.finding.is_consequence]
+    if not own:
+        return summary(facts)
+    more = len(own) - 1
+    return own[0].message if not more else f"{own[0].message}, and {plural(more, 'more finding')}"
 
 
 def replays(facts: RunFacts) -> str:
