@@ -23,10 +23,10 @@ DOCUMENTED = {
     "culprit": "status kind name node file line stack",
 }
 EXTRA = {
-    "": "reader window fingerprint batch continues caused_by detail step",
-    "buffer": "address serial role allocated",
+    "": "reader window fingerprint batch continues caused_by detail step widest",
+    "buffer": "address serial role allocated allocated_source",
     "bytes": "",
-    "culprit": "source grid block kernel arguments led_by seen_in search learnt_from",
+    "culprit": "source grid block kernel arguments led_by seen_in search learnt_from launched_source",
 }
 SPARSE = Finding(
     code="SG109",

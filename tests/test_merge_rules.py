@@ -8,7 +8,7 @@ from support.finding_samples import AFTER, BUFFER, FINDING, altered
 
 from shadowgraph.checks.dangling.facts import DanglingDetail
 from shadowgraph.checks.out_of_bounds.facts import RowOverrun, overrun_of
-from shadowgraph.model.findings import Culprit, Finding, Severity, Status, Successor, Window
+from shadowgraph.model.findings import Culprit, Finding, Severity, Sighting, Status, Successor, Window
 from shadowgraph.model.overrun_extents import Origin
 from shadowgraph.model.phases import Phase
 from shadowgraph.model.steps import StepFacts
@@ -73,6 +73,7 @@ def test_the_widest_bytes_and_what_is_shown_with_them() -> None:
     assert kept.bytes is not None
     assert (kept.bytes.first, kept.bytes.last, kept.bytes.count) == (1536, 1663, 128)
     assert (kept.window, overrun_of(kept).rows, kept.revision) == (wide.window, rows, 2)
+    assert kept.widest == Sighting(wide.phase, wide.graph, wide.replay)
     assert widest_bytes(wide, FINDING) is wide
     assert widest_bytes(FREED, FREED) is FREED
 

@@ -69,8 +69,8 @@ class KindWords(ABC):
         return f"{self.code} {self.title}: {self.verdict(finding)} {first}{latest}{when(finding)}{because(finding)}"
 
     def has_grown(self, finding: Finding) -> bool:
-        """Whether a later sighting reached further than the first one, whose phase and replay the finding has."""
-        return False
+        """Whether a later sighting changed more than the first one, whose phase and replay the finding has."""
+        return finding.widest is not None
 
     def extent_rows(self, finding: Finding) -> Iterable[Row]:
         """Rows of a report right below the bytes."""

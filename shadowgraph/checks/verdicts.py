@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from shadowgraph.common.kernel_names import brief
 from shadowgraph.common.source_paths import at
 from shadowgraph.common.words import form, plural
-from shadowgraph.model.findings import BufferFacts, ByteFacts, Finding, Status, Successor
+from shadowgraph.model.findings import BufferFacts, ByteFacts, Finding, Sighting, Status, Successor
 from shadowgraph.model.overrun_extents import Reached
 from shadowgraph.model.phases import Phase
 from shadowgraph.model.probes import Search
@@ -17,9 +17,9 @@ from shadowgraph.model.steps import StepFacts
 LONGEST_NAME = 60  # most columns of a culprit's name
 
 
-def when(finding: Finding | Reached) -> str:
+def when(finding: Finding | Sighting | Reached) -> str:
     """Phase, graph, replay and step in words."""
-    step = finding.step if isinstance(finding, Finding) else None
+    step = finding.step if isinstance(finding, Finding | Sighting) else None
     if step is not None:
         said = _within(finding.phase, finding.graph, finding.replay, step)
         if said:
@@ -74,7 +74,19 @@ def who(finding: Finding) -> str:
 def named(buffer: BufferFacts, nbytes: bool = False) -> str:
     """``draft.kv_indices (int32[3, 128])``, or with its size in bytes."""
     size = f", {plural(buffer.nbytes, 'byte')}" if nbytes else ""
-    return f"{buffer.name} ({form(buffer.dtype, buffer.shape)}{size})"
+    return f"{viewed(buffer)} ({form(buffer.dtype, buffer.shape)}{size})"
+
+
+def viewed(buffer: BufferFacts) -> str:
+    """A buffer's name, with the part of it that a finding is about: ``draft.kv_indices[2]``."""
+    if not buffer.view:
+        return buffer.name
+    return f"{buffer.view} of {buffer.name}" if not buffer.names else f"{buffer.name}{joined(buffer.view)}"
+
+
+def joined(expression: str) -> str:
+    """An expression as it follows a name: an index or a call without a space, anything else with one."""
+    return expression if not expression or expression.startswith(("[", ".")) else f" {expression}"
 
 
 def successor_said(buffer: Successor) -> str:
@@ -89,6 +101,11 @@ def changed_bytes(finding: Finding) -> ByteFacts:
     """The bytes of a finding of a kind that always has some."""
     assert finding.bytes is not None
     return finding.bytes
+
+
+def most(finding: Finding) -> str:
+    """``up to``, where a count is that of a later sighting and not of the replay that a message names."""
+    return "up to " if finding.widest is not None else ""
 
 
 def revised(finding: Finding) -> str:

@@ -49,6 +49,8 @@ class BufferFacts(msgspec.Struct, frozen=True):
     ----------
     allocated_source
         The text of the innermost line of `allocated`; empty where it could not be read.
+    view
+        The expression on `name` for the part that the finding is about, such as ``[2, 0:8]``; empty for the whole.
     """
 
     name: OwnerPath
@@ -61,6 +63,7 @@ class BufferFacts(msgspec.Struct, frozen=True):
     role: Kept[str]
     allocated: Kept[Stack]
     allocated_source: str = ""
+    view: Kept[str] = ""
 
 
 class ByteFacts(msgspec.Struct, frozen=True):
@@ -162,10 +165,12 @@ class Neighbour(msgspec.Struct, frozen=True):
 
 
 class Alias(msgspec.Struct, frozen=True):
-    """Another owner of the same bytes, as an expression on the named buffer."""
+    """Another owner of the same bytes, as an expression on the named buffer; where it `covers` that, the named buffer
+    is the expression on this owner."""
 
     name: OwnerPath
     relation: Kept[str]
+    covers: bool = False
 
 
 class Reader(msgspec.Struct, frozen=True):
@@ -230,6 +235,15 @@ class Batch(msgspec.Struct, frozen=True):
     padded_tokens: Kept[int] = 0
 
 
+class Sighting(msgspec.Struct, frozen=True):
+    """A later sighting of a finding's cause: when it was, as the same fields of a finding tell."""
+
+    phase: Phase
+    graph: Kept[str | None]
+    replay: Kept[int | None]
+    step: StepFacts | None = None
+
+
 class Finding(HtmlRepr, msgspec.Struct, frozen=True):
     """One finding for a cause, buffer and side; a later confirmation is a new revision of the same id.
 
@@ -261,6 +275,9 @@ class Finding(HtmlRepr, msgspec.Struct, frozen=True):
         The overrun that wrote over this finding's buffer, where this finding is a consequence of it.
     detail
         The facts of its kind; None where the kind has none.
+    widest
+        The later sighting that changed more than the first one: ranges and window are its own, `bytes.first`, `last`
+        and `count` the extremes of all. None where the first sighting changed most.
     """
 
     code: Kept[str]
@@ -292,6 +309,7 @@ class Finding(HtmlRepr, msgspec.Struct, frozen=True):
     caused_by: CausedBy | None = None
     detail: Detail | None = None
     step: StepFacts | None = None
+    widest: Sighting | None = None
 
     def __post_init__(self) -> None:
         wanted = kind_of(self.code).detail

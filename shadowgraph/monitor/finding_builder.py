@@ -49,7 +49,9 @@ def build_finding(draft: Detection, context: Context) -> Finding:
         bytes=_bytes(draft),
         culprit=culprits[0] if culprits else Culprit(Status.UNKNOWN),
         candidates=tuple(culprits[1 : 1 + _CANDIDATES]),
-        aliases=tuple(Alias(r.owner.path, r.expression) for r in context.names.relations(buffer, _part(draft))),
+        aliases=tuple(
+            Alias(r.owner.path, r.expression, r.covers) for r in context.names.relations(buffer, _part(draft))
+        ),
         neighbour=_neighbour(draft, context),
         reader=draft.reader or _reader(draft.graph, buffer, draft.phase),
         window=_window(draft),
@@ -96,6 +98,7 @@ def _buffer(draft: Detection, context: Context) -> BufferFacts:
         serial=buffer.serial,
         role=str(buffer.role),
         allocated=buffer.stack,
+        view=context.names.view_of(buffer, view) if view is not None else "",
     )
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import msgspec
 
 from shadowgraph.checks.kinds import kind_of
-from shadowgraph.model.findings import ByteFacts, Finding, Severity, Status
+from shadowgraph.model.findings import ByteFacts, Finding, Severity, Sighting, Status
 from shadowgraph.model.phases import Phase
 
 Rule = Callable[[Finding, Finding], Finding | None]
@@ -67,8 +67,9 @@ def widest_bytes(known: Finding, again: Finding) -> Finding | None:
         return known
     grown = _extent(both)[0] > _extent(old)[0]
     detail = kind_of(known.code).widened(known, shown, grown)
+    widest = _sighting(again) if shown is again else known.widest
     return msgspec.structs.replace(
-        known, bytes=both, window=shown.window, detail=detail, revision=known.revision + grown
+        known, bytes=both, window=shown.window, detail=detail, widest=widest, revision=known.revision + grown
     )
 
 
@@ -114,6 +115,7 @@ def attributed(known: Finding, again: Finding) -> Finding:
         window=again.window,
         bytes=again.bytes,
         detail=again.detail,
+        widest=_sighting(again) if again.bytes != known.bytes else known.widest,
     )
 
 
@@ -126,6 +128,10 @@ def writer_unknown(finding: Finding) -> bool:
     """Whether damage was seen too late to know its writer, and no closer look has shown it."""
     culprit, late = finding.culprit, kind_of(finding.code).writer_may_come_late
     return late and finding.confidence == "low" and culprit.name is None and culprit.kind is None
+
+
+def _sighting(again: Finding) -> Sighting:
+    return Sighting(again.phase, again.graph, again.replay, again.step)
 
 
 def _extent(facts: ByteFacts) -> tuple[int, int]:

@@ -28,10 +28,17 @@ _REMEMBERED = 1024  # buffers whose former owners are kept
 
 @dataclass(frozen=True, slots=True)
 class Relation:
-    """An owner as an expression on the owner that names the buffer: an index, ``""`` for the identical view."""
+    """An owner as an expression on the owner that names the buffer: an index, ``""`` for the identical view.
+
+    Attributes
+    ----------
+    covers
+        It is the other way round: the owner covers the one that names the buffer, which is this expression on it.
+    """
 
     owner: Owner
     expression: str
+    covers: bool = False
 
 
 class OwnerGroups(HtmlRepr, list[tuple[Owner, ...]]):
@@ -201,11 +208,20 @@ class NameBook:
             Addresses within it; the whole buffer unless given.
         """
         ranked = self._ranked(buffer, part)
-        return [
-            Relation(owner, describe_slice(owner.view, ranked[0].view) or "")
-            for owner in ranked[1:]
-            if overlaps(owner.view, ranked[0].view)
-        ]
+        return [_relation(owner, ranked[0].view) for owner in ranked[1:] if overlaps(owner.view, ranked[0].view)]
+
+    def view_of(self, buffer: Buffer, view: TensorView) -> str:
+        """The expression that makes a view out of what `name_of` names for it; empty for the whole of that."""
+        ranked = self._ranked(buffer, view.hull)
+        whole = ranked[0].view if ranked else buffer_view(buffer)
+        if not ranked and (view.start, view.nbytes, view.dtype, view.shape) == (
+            buffer.start,
+            buffer.nbytes,
+            buffer.dtype,
+            buffer.shape,
+        ):
+            return ""
+        return describe_slice(view, whole) or ""
 
     def _ranked(self, buffer: Buffer, part: ByteRange | None) -> list[Owner]:
         where = part or buffer.range
@@ -282,6 +298,14 @@ class NameBook:
             walked.append(each._replace(serial=buffer.serial) if buffer is not None and each.is_of(buffer) else each)
         if tuple(walked) != self._owners[name]:
             self._owners[name], self._index = tuple(walked), None
+
+
+def _relation(owner: Owner, named: TensorView) -> Relation:
+    """How an owner relates to the view that names the buffer."""
+    view = owner.view
+    covers = view.start <= named.start and named.stop <= view.stop and view.nbytes > named.nbytes
+    expression = describe_slice(named, view) if covers else describe_slice(view, named)
+    return Relation(owner, expression or "", covers)
 
 
 def alias_groups(owners: Iterable[Owner]) -> list[tuple[Owner, ...]]:

@@ -20,7 +20,7 @@ from shadowgraph.render.html.page import live_page
 from shadowgraph.render.text.finding_rows import FactRow, advice, fact_rows
 from shadowgraph.render.text.text import Report
 from shadowgraph.views.memory_map import damage_of
-from shadowgraph.wrap.folder.process_record import ProcessRecord
+from shadowgraph.wrap.folder.process_record import Counts, ProcessRecord
 
 NAMED = "draft.kv_indices (int32[3, 128], 1,536 bytes)"
 WHEN = "while preparing replay 7 of graph#1"
@@ -143,7 +143,7 @@ def test_a_map_shows_a_part_under_the_number_of_its_overrun() -> None:
 
 
 def test_a_process_counts_it_with_its_overrun() -> None:
-    assert ProcessRecord(Path("findings-1-2.jsonl"), findings=[FINDING, BROKEN]).found == 1
+    assert ProcessRecord(Path("findings-1-2.jsonl"), findings=[FINDING, BROKEN]).found == Counts(findings=1)
 
 
 def test_it_is_redacted() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 import rich.console
+from msgspec.structs import replace
 from support.finding_samples import FINDING, altered, run_of
 
 from shadowgraph.checks.out_of_bounds.facts import RowOverrun
@@ -18,6 +19,7 @@ from shadowgraph.model.kinds import decode_detail
 from shadowgraph.model.phases import Phase
 from shadowgraph.model.run_facts import RunFacts
 from shadowgraph.model.stacks import Frame
+from shadowgraph.monitor.merge_rules import widest_bytes
 from shadowgraph.monitor.tensor_watches import Change
 from shadowgraph.render.text.finding_rows import advice
 from shadowgraph.render.text.text import Report, headline
@@ -179,6 +181,22 @@ def test_the_headline_is_the_first_finding_that_is_no_consequence() -> None:
     assert headline(run_of(FINDING)) == FINDING.message
     other = altered(fingerprint="0" * 12, id=8)
     assert headline(run_of(FINDING, other)) == f"{FINDING.message}, and 1 more finding"
+
+
+def test_a_count_of_a_later_replay_is_not_told_of_the_first_one() -> None:
+    first = altered(code="SG102", detail=None, phase=Phase.REPLAY, replay=1, bytes__count=8)
+    later = replace(first, replay=3, bytes=replace(first.bytes, count=13))
+    both = widest_bytes(first, later)
+    assert both is not None
+    assert both.message == (
+        "SG102 in-graph mutation: fill_indices changed up to 13 bytes of draft.kv_indices, which the host had read "
+        "before and read again (aten.sum) without writing it, first in replay 1 of graph#1"
+    )
+    assert row(text(both), "most") == ["in replay 3 of graph#1: the bytes shown are from then"]
+    again = widest_bytes(both, first)
+    assert again is both, "a smaller sighting changes nothing"
+    assert "changed 8 bytes" in first.message
+    assert row(text(first), "most") == []
 
 
 def test_notes_are_shown_and_not_summed_up() -> None:

@@ -13,6 +13,8 @@ from support.finding_samples import altered
 
 from shadowgraph.commands.main import main
 from shadowgraph.common.errors import RunFolderError, ShadowgraphError
+from shadowgraph.model.findings import Severity
+from shadowgraph.model.overrun_extents import CausedBy, Origin
 from shadowgraph.render.text.run_text import RunReport
 from shadowgraph.render.text.text import Report
 from shadowgraph.wrap.folder.findings_log import FindingsLog
@@ -44,6 +46,34 @@ def test_findings_of_two_processes_keep_their_pid_and_get_ids_of_their_own(folde
     facts = read_run(folder).merged()
     assert [(f.id, f.pid, f.rank) for f in facts.findings] == [(1, 12, 1), (2, 11, None)]
     assert "1 finding (2 with each process's own)" in str(Report(facts))
+
+
+@pytest.mark.parametrize(
+    ("facts", "row", "last"),
+    [
+        ({}, "unknown, 1 finding  python", "shadowgraph: 1 finding"),
+        ({"severity": Severity.NOTE}, "unknown, 1 note  python", "shadowgraph: no findings, 1 note"),
+        (
+            {"caused_by": CausedBy(9, "SG101", "0" * 12, "a", 1, True)},
+            "unknown, 1 consequence  python",
+            "shadowgraph: no findings, 1 consequence",
+        ),
+        ({"continues": Origin("a", 1, "0" * 12)}, "unknown  python", "shadowgraph: no findings"),
+    ],
+)
+def test_the_row_of_a_process_agrees_with_the_last_lines(
+    folder: Path, facts: dict[str, Any], row: str, last: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    journal_of(folder, **facts)
+    said = str(RunReport(read_run(folder)))
+    assert f"host, {row}\n" in said
+    assert f"\n{last}\n" in said
+    assert main(["report", str(folder), "--json"]) == 0
+    document = capsys.readouterr().out
+    saved = folder / "saved.json"
+    saved.write_text(document)
+    assert main(["report", str(saved)]) == 0
+    assert f"host, {row}\n" in capsys.readouterr().out, "a saved report counts alike"
 
 
 def test_later_records_of_a_finding_replace_it(folder: Path) -> None:
@@ -92,7 +122,7 @@ def test_damaged_lines_are_counted(line: bytes, folder: Path) -> None:
     run = read_run(folder)
     assert run.processes[0].damaged == 1
     assert len(run.merged().findings) == 1
-    assert "1 damaged lines in its file were left out" in str(RunReport(run))
+    assert "1 damaged line in its file was left out" in str(RunReport(run))
 
 
 def test_unknown_kinds_and_fields_are_left_out_in_silence(folder: Path) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from shadowgraph.checks.foreign_writes import CODE
 from shadowgraph.checks.kind import FindingKind
-from shadowgraph.checks.verdicts import changed_bytes, named, who
+from shadowgraph.checks.verdicts import changed_bytes, most, named, who
 from shadowgraph.common.words import plural
 from shadowgraph.model.findings import Finding
 
@@ -29,7 +29,7 @@ class ForeignWriteKind(FindingKind):
     )
 
     def verdict(self, finding: Finding) -> str:
-        changed = f"{plural(changed_bytes(finding).count, 'byte')} of {named(finding.buffer)}"
+        changed = f"{most(finding)}{plural(changed_bytes(finding).count, 'byte')} of {named(finding.buffer)}"
         return f"{who(finding)} changed {changed}, where none of its arguments leads,"
 
     def make_checks(self, context: Context) -> Iterable[Check]:

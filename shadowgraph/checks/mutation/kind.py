@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from shadowgraph.checks.kind import FindingKind
 from shadowgraph.checks.mutation import CODE
-from shadowgraph.checks.verdicts import changed_bytes, who
+from shadowgraph.checks.verdicts import changed_bytes, most, who
 from shadowgraph.common.words import plural
 from shadowgraph.model.findings import Finding
 
@@ -33,7 +33,7 @@ class InGraphMutationKind(FindingKind):
 
     def verdict(self, finding: Finding) -> str:
         count = plural(changed_bytes(finding).count, "byte")
-        changed = f"{who(finding)} changed {count} of {finding.buffer.name},"
+        changed = f"{who(finding)} changed {most(finding)}{count} of {finding.buffer.name},"
         if finding.reader is None:
             return f"{changed} which host code owns,"
         said = f"{changed} which the host had read before and read again ({finding.reader.name}) without writing it,"

@@ -308,13 +308,20 @@ class ReboundInputs(Check):
         where, buffer, write = next(instead, (None, None, None))
         facts = Rebound(binding.attribute, binding.kind, look.now, where, buffer, look.wanted is not None)
         sure = not self.context.engine.asynchronous
+        self._rename(look.now)
         self.context.report(stale_draft(checkpoint, stale, binding.attribute, write, facts, sure))
 
     def _report_unseen(self, binding: Binding, now: TensorView | None, checkpoint: Checkpoint) -> None:
         """A plan was written to other memory than the graph's: no comparison is needed."""
         sure = not self.context.engine.asynchronous
         draft = draft_of(checkpoint, binding.view, binding.buffer, binding.attribute, sure)
+        self._rename(now)
         self.context.report(replace(draft, facts=Rebound(binding.attribute, binding.kind, now, None, None, True)))
+
+    def _rename(self, now: TensorView | None) -> None:
+        """Walk the names again where an attribute leads elsewhere: that alone allocates and frees nothing."""
+        if now is not None:
+            self.context.names.refresh(anew=True)
 
     def _plan_of(self, owner: object) -> Planned | None:
         known = self._plans.get(id(owner))

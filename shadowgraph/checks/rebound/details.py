@@ -56,7 +56,7 @@ def rebinding_of(draft: Detection, context: Context) -> ReboundDetail | None:
     return ReboundDetail(
         attribute=_path(draft, rebound, context) if rebound.evidence is Evidence.DECLARED else rebound.attribute,
         moved=rebound.now is not None,
-        now=_now(rebound, context),
+        now=_now(draft.buffer, rebound, context),
         planned=rebound.planned,
         evidence=rebound.evidence,
         refreshes=rebound.refreshes,
@@ -76,14 +76,18 @@ def _path(draft: Detection, rebound: Rebound, context: Context) -> str:
     return f"{rebound.owner}{ending}"
 
 
-def _now(rebound: Rebound, context: Context) -> Successor | None:
-    """The memory that is refreshed instead: the one that holds the values, else the attribute's target."""
+def _now(own: Buffer, rebound: Rebound, context: Context) -> Successor | None:
+    """The memory that is refreshed instead of a part of the graph's `own` buffer: that which holds the values, else the
+    attribute's target."""
     where = rebound.where or (rebound.now.hull if rebound.now is not None else None)
     if where is None:
         return None
     buffer = rebound.buffer or context.ledger.owner(where.start, where.stop)
     if buffer is not None and rebound.evidence is Evidence.WINDOW:
         return _window_of(buffer, where, context)
+    if buffer is not None and buffer is own:  # the name of the whole is that of a part here, the graph's or the new one
+        place = _window_of(buffer, where, context)
+        return msgspec.structs.replace(place, name=f"{_bytes(buffer, where)} of the same buffer")
     if buffer is not None:
         return successor_of(buffer, context)
     return _untracked(where, rebound, context)
@@ -94,13 +98,17 @@ def _untracked(where: ByteRange, rebound: Rebound, context: Context) -> Successo
     if view is None or view.start != where.start:
         return None
     paths = [owner.path for owner in context.names.owners_of(where)]
-    name = paths[0] if paths else ".".join(part for part in (rebound.owner, rebound.attribute) if part)
+    name = paths[0] if paths else f"memory at {view.start:#x}"
     return Successor(name, view.start, view.nbytes, view.dtype, view.shape)
 
 
 def _window_of(buffer: Buffer, where: ByteRange, context: Context) -> Successor:
     """A part of a buffer, under the buffer's name."""
-    whole, first, last = successor_of(buffer, context), where.start - buffer.start, where.stop - buffer.start - 1
-    name = f"bytes {first} to {last} of {whole.name}"
+    whole = successor_of(buffer, context)
+    name = f"{_bytes(buffer, where)} of {whole.name}"
     shape = (where.nbytes // buffer.itemsize,)
     return msgspec.structs.replace(whole, name=name, address=where.start, nbytes=where.nbytes, shape=shape)
+
+
+def _bytes(buffer: Buffer, where: ByteRange) -> str:
+    return f"bytes {where.start - buffer.start:,} to {where.stop - buffer.start - 1:,}"

@@ -69,6 +69,8 @@ class ProcessFields(msgspec.Struct, frozen=True):
     damaged: int
     cut: bool
     findings: int
+    consequences: int = 0
+    notes: int = 0
     pulse: Heartbeat | None = None
     lost: int = 0
     last_check: LastCheck | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,21 +17,24 @@ from shadowgraph.common.words import plural
 from shadowgraph.render.text.dumped import about_lines, missing_lines
 from shadowgraph.render.text.run_text import head_lines, relative
 from shadowgraph.render.text.text import lines
-from shadowgraph.wrap.folder.process_record import ProcessRecord
+from shadowgraph.wrap.folder.process_record import Counts, ProcessRecord
 from shadowgraph.wrap.folder.reader import Run
 
 if TYPE_CHECKING:
     from shadowgraph.render.html.page import Page
 
 
+_COUNTS = {"findings", "consequences", "notes"}
+
+
 @dataclass(slots=True)
 class _Counted(ProcessRecord):
     """A process with the number of its findings only."""
 
-    told: int = 0
+    told: Counts = field(default_factory=Counts)
 
     @property
-    def found(self) -> int:
+    def found(self) -> Counts:
         return self.told
 
 
@@ -109,6 +112,6 @@ class SavedReport:
 def _run_of(said: RunFields, manifest: dict[str, Any]) -> Run:
     processes = []
     for each in said.processes:
-        fields = {name: getattr(each, name) for name in each.__struct_fields__ if name != "findings"}
-        processes.append(_Counted(Path(), **fields, told=each.findings))
+        fields = {name: getattr(each, name) for name in each.__struct_fields__ if name not in _COUNTS}
+        processes.append(_Counted(Path(), **fields, told=Counts(each.findings, each.consequences, each.notes)))
     return Run(Path(said.folder), manifest, tuple(processes), tuple(map(Path, said.dumps)), said.unread)

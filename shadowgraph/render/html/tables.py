@@ -77,7 +77,7 @@ class ProcessRow:
     rank: str
     backend: str
     ended: str
-    findings: int
+    findings: str
     replays: str
     checked: str
     command: str
@@ -178,7 +178,7 @@ def process_row(process: ProcessRecord) -> ProcessRow:
         rank="" if process.rank is None else str(process.rank),
         backend=process.backend or "no tensor work",
         ended=process.ended,
-        findings=len(process.findings),
+        findings=process.found.said(),
         replays=f"{pulse.replays:,}" if pulse is not None else "",
         checked=f"{pulse.checked:,}" if pulse is not None else "",
         command=command(process),

@@ -6,9 +6,10 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from shadowgraph.checks.kinds import kind_of
+from shadowgraph.checks.verdicts import joined, viewed, when
 from shadowgraph.common.source_paths import at, short
 from shadowgraph.common.words import counted, form, plural
-from shadowgraph.model.findings import Finding
+from shadowgraph.model.findings import Alias, Finding
 from shadowgraph.model.guards import Side
 from shadowgraph.model.overrun_extents import CausedBy
 from shadowgraph.model.stacks import Stack
@@ -32,6 +33,8 @@ def fact_rows(finding: Finding) -> Iterator[FactRow]:
     """The facts, shown before the bytes."""
     if finding.bytes is not None:
         yield FactRow("bytes", _geometry(finding))
+    if finding.widest is not None:
+        yield FactRow("most", f"{when(finding.widest)}: the bytes shown are from then")
     yield from _rows(kind_of(finding.code).extent_rows(finding))
     if finding.caused_by is not None:
         yield FactRow("caused by", _cause(finding.caused_by))
@@ -90,7 +93,7 @@ def _surroundings(finding: Finding) -> Iterator[FactRow]:
         whom = {"host": "the host,", "eager": "eager code,"}.get(reader.kind, f"{graph}{node}")
         yield FactRow("read by", f"{whom} {reader.name}{at(reader.file, reader.line)}")
     for alias in finding.aliases[:_ALIASES]:
-        yield FactRow("alias", f"{alias.name} is {finding.buffer.name}{_joined(alias.relation)}")
+        yield FactRow("alias", _alias(alias, finding.buffer.name))
     if len(finding.aliases) > _ALIASES:
         yield FactRow("", f"... and {len(finding.aliases) - _ALIASES} more owners")
     if finding.neighbour is not None:
@@ -99,6 +102,11 @@ def _surroundings(finding: Finding) -> Iterator[FactRow]:
         yield FactRow(
             "neighbour", f"{side} by address: {near.name} ({form(near.dtype, near.shape)}), {near.gap:,} bytes away"
         )
+
+
+def _alias(alias: Alias, named: str) -> str:
+    part, whole = (named, alias.name) if alias.covers else (alias.name, named)
+    return f"{part} is {whole}{joined(alias.relation)}"
 
 
 def _geometry(finding: Finding) -> str:
@@ -120,7 +128,9 @@ def _geometry(finding: Finding) -> str:
 
 def _buffer(finding: Finding) -> str:
     buffer = finding.buffer
-    known = f"{buffer.name}  {form(buffer.dtype, buffer.shape)}  {plural(buffer.nbytes, 'byte')} at {buffer.address:#x}"
+    known = (
+        f"{viewed(buffer)}  {form(buffer.dtype, buffer.shape)}  {plural(buffer.nbytes, 'byte')} at {buffer.address:#x}"
+    )
     return f"{known}, {buffer.role}, allocation {buffer.serial}"
 
 
@@ -140,7 +150,3 @@ def _stack(label: str, stack: Stack, source: str) -> Iterator[FactRow]:
         yield FactRow(label if index == 0 else "", place, spare=index >= _STACK)
         if source and index == 0:
             yield FactRow("", f"    {source}")
-
-
-def _joined(relation: str) -> str:
-    return relation if not relation or relation.startswith(("[", ".")) else f" {relation}"

@@ -161,9 +161,9 @@ def _fence_hit(process: ProcessRecord) -> str | None:
 
 
 def fate(process: ProcessRecord) -> str:
-    """Origin, backend, end and number of findings of a process."""
+    """Origin, backend, end and what was found of a process."""
     rank = f", rank {process.rank}" if process.rank is not None else ""
-    found = f", {plural(process.found, 'finding')}" if process.found else ""
+    found = f", {process.found.said()}" if process.found else ""
     return f"{process.born} of {process.ppid}{rank}, {process.backend or 'no tensor work'}, {process.ended}{found}"
 
 
@@ -179,7 +179,9 @@ def _plain(process: ProcessRecord) -> dict[str, Any]:
             for name in ("pid", "ppid", "argv", "born", "rank", "started", "backend", "title")
         },
         **{name: getattr(process, name) for name in ("ended", "events", "lost", "damaged", "cut")},
-        "findings": process.found,
+        "findings": process.found.findings,
+        "consequences": process.found.consequences,
+        "notes": process.found.notes,
         "pulse": process.pulse,
         "last_check": process.last_check,
     }

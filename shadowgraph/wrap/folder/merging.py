@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from shadowgraph.common.words import plural
 from shadowgraph.model.coverage import Coverage, LargeGuards, added_classes
 from shadowgraph.model.findings import Finding, Severity
 from shadowgraph.model.high_water import HighWaterMark, fullest_first
@@ -135,12 +136,16 @@ def _limits(processes: Iterable[ProcessRecord]) -> tuple[str, ...]:
         said += [f"process {process.pid}: {limit}" for facts in process.summaries for limit in facts.limits]
         said += filter(None, [_off(process)])
         if process.damaged:
-            said.append(f"process {process.pid}: {process.damaged} damaged lines in its file were left out")
+            said.append(f"process {process.pid}: {_damaged(process.damaged)} left out")
         if process.lost:
-            said.append(f"process {process.pid}: {process.lost:,} records could not be written")
+            said.append(f"process {process.pid}: {plural(process.lost, 'record')} could not be written")
         if process.cut:
             said.append(f"process {process.pid}: its file ends in the middle of a line, or met its limit")
     return tuple(said)
+
+
+def _damaged(lines: int) -> str:
+    return f"{plural(lines, 'damaged line')} in its file {'was' if lines == 1 else 'were'}"
 
 
 def _off(process: ProcessRecord) -> str | None:

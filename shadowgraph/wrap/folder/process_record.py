@@ -5,11 +5,29 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from shadowgraph.common.words import plural
 from shadowgraph.model.failures import Failure
-from shadowgraph.model.findings import Finding
+from shadowgraph.model.findings import Finding, Severity
 from shadowgraph.model.run_facts import RunFacts
 from shadowgraph.wrap.folder.heartbeats import Heartbeat
 from shadowgraph.wrap.folder.last_check import LastCheck
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """Numbers of findings, of their consequences and of notes; parts of overruns are none of these."""
+
+    findings: int = 0
+    consequences: int = 0
+    notes: int = 0
+
+    def __bool__(self) -> bool:
+        return bool(self.findings or self.consequences or self.notes)
+
+    def said(self) -> str:
+        """``1 finding, 2 notes``; empty without any."""
+        rows = ((self.findings, "finding"), (self.consequences, "consequence"), (self.notes, "note"))
+        return ", ".join(plural(number, noun) for number, noun in rows if number)
 
 
 @dataclass(slots=True)
@@ -69,6 +87,9 @@ class ProcessRecord:
     last_check: LastCheck | None = None
 
     @property
-    def found(self) -> int:
-        """Number of findings and notes; parts of overruns are neither."""
-        return sum(finding.continues is None for finding in self.findings)
+    def found(self) -> Counts:
+        """How much of what it found is told as what, as in the last lines of a report."""
+        told = [finding for finding in self.findings if finding.continues is None]
+        errors = [finding for finding in told if finding.severity is Severity.ERROR]
+        follow = sum(finding.is_consequence for finding in errors)
+        return Counts(len(errors) - follow, follow, len(told) - len(errors))
