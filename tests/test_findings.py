@@ -24,7 +24,7 @@ DOCUMENTED = {
 }
 EXTRA = {
     "": "reader window fingerprint batch continues caused_by detail step widest",
-    "buffer": "address serial role allocated allocated_source",
+    "buffer": "address serial role allocated allocated_source view",
     "bytes": "",
     "culprit": "source grid block kernel arguments led_by seen_in search learnt_from launched_source",
 }

@@ -84,7 +84,8 @@ class StaleRowsKind(FindingKind):
 
 def _named(finding: Finding, detail: StaleRowsDetail) -> str:
     buffer = finding.buffer
-    return f"{buffer.name} seen as {form(buffer.dtype, buffer.shape)}" if detail.viewed else named(buffer)
+    unnamed = detail.viewed and not buffer.view
+    return f"{buffer.name} seen as {form(buffer.dtype, buffer.shape)}" if unnamed else named(buffer)
 
 
 def _since(detail: StaleRowsDetail) -> str:
