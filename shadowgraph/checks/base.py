@@ -82,6 +82,8 @@ class Checkpoint:
     pieces
         In phase `Phase.STEP` the piece with the last check before, and those after it that may have done damage. Then,
         and in phase `Phase.BETWEEN`, graph and replay are those that the check came before.
+    bounds
+        Where the program was at the checkpoint before and is at this one, where damage is seen at once: on the host.
     """
 
     at: str
@@ -94,6 +96,7 @@ class Checkpoint:
     observed: bool = True
     within: StepFacts | None = None
     pieces: tuple[PieceReplay, ...] = ()
+    bounds: Stack = ()
 
 
 class _Facts(TypedDict, total=False):

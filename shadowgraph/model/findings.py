@@ -132,6 +132,9 @@ class Culprit(msgspec.Struct, frozen=True):
         The graph in whose capture the stack of this node's kernel was seen, where it was not this graph's own.
     launched_source
         The text of the innermost line of `stack`; empty where it could not be read.
+    bounds
+        Of a writer that was not seen: the program's lines at the last check before the damage and at the first one
+        after it; empty where these are not known.
     """
 
     status: Status
@@ -151,6 +154,7 @@ class Culprit(msgspec.Struct, frozen=True):
     search: Kept[Search | None] = None
     learnt_from: Kept[str | None] = None
     launched_source: str = ""
+    bounds: Kept[Stack] = ()
 
 
 class Neighbour(msgspec.Struct, frozen=True):

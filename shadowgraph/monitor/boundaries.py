@@ -17,6 +17,7 @@ from shadowgraph.localize.launch_stepper import LaunchStepper
 from shadowgraph.model.graphs import Graph
 from shadowgraph.model.guards import Guard
 from shadowgraph.model.phases import Phase
+from shadowgraph.model.stacks import Stack, current_stack
 from shadowgraph.monitor.evidence_dispatch import EvidenceDispatcher
 from shadowgraph.monitor.node_checkpoints import NodeCheckpoints
 from shadowgraph.monitor.overhead_limiter import OverheadLimiter
@@ -61,6 +62,7 @@ class Boundaries:
         self._still = context.allocator.lock.within  # while held, no guard moves and no block changes owner
         self._keeper, self._listed = context.allocator.guards, _Listed()
         self._dated = NodeCheckpoints(context)
+        self._place: Stack = ()
         # Only checks that override the hook: this is the replay path.
         self._enders = [c for c in checks if type(c).checkpoint_ends is not Check.checkpoint_ends]
 
@@ -96,7 +98,9 @@ class Boundaries:
             context.writes = WriteLog(writes.dropped)
         elif engine.asynchronous:  # evidence is then dispatched after later launches
             writes = _NONE
-        checkpoint = dated(Checkpoint(at, phase, graph, replay, writes, next(context.clock), step, observed))
+        bounds = () if engine.asynchronous else self._bounds()
+        order = next(context.clock)
+        checkpoint = dated(Checkpoint(at, phase, graph, replay, writes, order, step, observed, bounds=bounds))
         itself = _checks_itself(at, graph) and not (stepping or launched or self._sync)
         with self._still:
             guards = self._guards(writes, stepping, in_full)
@@ -110,6 +114,12 @@ class Boundaries:
             for check in self._enders:
                 check.checkpoint_ends(checkpoint)
         return checkpoint
+
+    def _bounds(self) -> Stack:
+        """Where the program was at the boundary before, and is now."""
+        before, now = self._place, current_stack(1)
+        self._place = now
+        return (*before, *now) if before and now else ()
 
     def _note(self, graph: Graph, checkpoint: Checkpoint, itself: bool, takes: bool) -> None:
         """Note what checks a replay: the graph's own nodes, which report later, or a launch."""

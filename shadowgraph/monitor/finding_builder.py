@@ -47,7 +47,7 @@ def build_finding(draft: Detection, context: Context) -> Finding:
         detected_at=draft.checkpoint.at,
         buffer=_buffer(draft, context),
         bytes=_bytes(draft),
-        culprit=culprits[0] if culprits else Culprit(Status.UNKNOWN),
+        culprit=culprits[0] if culprits else _unseen(draft),
         candidates=tuple(culprits[1 : 1 + _CANDIDATES]),
         aliases=tuple(
             Alias(r.owner.path, r.expression, r.covers) for r in context.names.relations(buffer, _part(draft))
@@ -79,6 +79,12 @@ def culprit_of(write: Write) -> Culprit:
         grid=launch.grid,
         learnt_from=launch.learnt_from or None,
     )
+
+
+def _unseen(draft: Detection) -> Culprit:
+    """A writer that no check saw: it ran between two boundaries, unless a replay did it."""
+    host = draft.phase is not Phase.REPLAY and kind_of(draft.code).writer_may_come_late
+    return Culprit(Status.UNKNOWN, bounds=draft.checkpoint.bounds if host else ())
 
 
 def _part(draft: Detection) -> ByteRange | None:

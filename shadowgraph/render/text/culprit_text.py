@@ -22,6 +22,8 @@ def culprit_rows(culprit: Culprit) -> Iterator[Row]:
     if culprit.learnt_from:
         yield "", f"line as in {culprit.learnt_from}, which the same code captured"
     if culprit.name is None:
+        if len(culprit.bounds) == 2:
+            yield "between", _between(*(at(frame.file, frame.line) for frame in culprit.bounds))
         return
     kernel = culprit.kernel or culprit.name
     if kernel != brief(culprit.name, NAME):
@@ -29,6 +31,11 @@ def culprit_rows(culprit: Culprit) -> Iterator[Row]:
     if culprit.seen_in is not None and culprit.status is not Status.NOT_REPRODUCED:
         yield "seen in", f"replay {culprit.seen_in}, {looked(culprit.search)}"
     yield from _arguments(culprit)
+
+
+def _between(before: str, after: str) -> str:
+    """The checks around what an unseen writer did; a block of a ``with`` begins and ends at one line."""
+    return f"two checks, both{before}" if before == after else f"the check{before} and the one{after}"
 
 
 def culprit_line(culprit: Culprit, placed: bool = True) -> str:
