@@ -6,6 +6,9 @@ possible one where no launch of the finding is confirmed, and its bytes lie wher
 replay. A finding whose confirmed launch is another one is independent. SG109 names the launch that took an index, or
 the last launch that was seen to write, which proves nothing on a device: an overrun's stores are not seen there.
 
+A dangling pointer (SG104) is a cause as well: where a replay writes on through memory that was freed, past the end of
+the smaller buffer that has its first bytes now, the guard that breaks is evidence of that.
+
 Used by `FindingPipeline`, in the thread of an event, under the debugger's lock.
 """
 
@@ -13,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from shadowgraph.checks.dangling.facts import DanglingDetail
 from shadowgraph.checks.kind import CulpritIs
 from shadowgraph.checks.kinds import kind_of
 from shadowgraph.checks.out_of_bounds.facts import overrun_of
@@ -61,7 +65,7 @@ class Consequences:
         if kept is None:
             return
         yield kept
-        if cause is not None and cause.sure and kept.bytes is not None:
+        if cause is not None and cause.sure and kept.bytes is not None and self._guards.get(cause.finding) is not None:
             yield from self._shown(cause.finding, kept, kept.bytes.first, kept.bytes.last + 1)
 
     def _shown(self, cause: int, kept: Finding, first: int, stop: int) -> Iterator[Finding]:
@@ -78,12 +82,23 @@ class Consequences:
     def _cause(self, finding: Finding) -> CausedBy | None:
         own, serial = self._guards.get(finding.id), _values_of(finding)
         if own is not None:
+            dangling = self._dangling(finding)
+            if dangling is not None:
+                return self._named(dangling.id, sure=True)
             return self._named(own.perhaps, sure=False) if own.perhaps is not None else None
         buffer = self._guards.ledger.get(serial) if serial is not None and serial in self._over else None
         if buffer is None:
             return None
         found = [cause for id in self._over[buffer.serial] if (cause := self._from(id, finding, buffer)) is not None]
         return min(found, key=lambda cause: (not cause.sure, cause.finding), default=None)
+
+    def _dangling(self, finding: Finding) -> Finding | None:
+        """The dangling pointer through which a replay broke a guard, if all that it changed was the freed buffer's."""
+        if finding.phase is not Phase.REPLAY or finding.bytes is None:
+            return None
+        start = finding.buffer.address
+        broken = ByteRange(start + finding.bytes.first, start + finding.bytes.last + 1)
+        return next((each for each in self._guards.book if _wrote_on(each, finding, broken)), None)
 
     def _from(self, id: int, finding: Finding, buffer: Buffer) -> CausedBy | None:
         """The reference to an overrun, if a finding about the values of a buffer follows from it."""
@@ -105,6 +120,17 @@ class Consequences:
         if cause is None:
             return None
         return CausedBy(cause.id, cause.code, cause.fingerprint, cause.buffer.name, cause.buffer.serial, sure)
+
+
+def _wrote_on(dangling: Finding, finding: Finding, broken: ByteRange) -> bool:
+    """Whether broken bytes, of a buffer that has memory of a freed one, were among those that the graph was given."""
+    detail = dangling.detail
+    if not isinstance(detail, DanglingDetail) or not detail.writes or dangling.graph != finding.graph:
+        return False
+    start = dangling.buffer.address
+    given = ByteRange(start + detail.first, start + detail.last + 1)
+    took = any(victim.serial == finding.buffer.serial for victim in detail.victims)
+    return took and given.start <= broken.start and broken.stop <= given.stop
 
 
 def _values_of(finding: Finding) -> int | None:

@@ -119,7 +119,7 @@ def test_freed_in_the_middle_of_the_capture(layout: str) -> None:
     assert (found.code, found.replay, found.culprit.node) == ("SG104", 1, 0)
 
 
-def test_a_kernel_is_a_candidate_with_its_argument(layout: str) -> None:
+def test_a_kernel_is_confirmed_by_its_stores(layout: str) -> None:
     from shadowgraph.demos.kernels import fill
 
     with sg.debug(layout=layout) as debugger:
@@ -129,11 +129,11 @@ def test_a_kernel_is_a_candidate_with_its_argument(layout: str) -> None:
         held.clear()
         graph.replay()
         found = only(debugger.findings)
-    assert (found.code, found.replay, found.confidence) == ("SG104", 2, "medium")
-    assert (found.culprit.name, found.culprit.status) == ("fill", "candidate")
+    assert (found.code, found.replay, found.confidence) == ("SG104", 2, "high")
+    assert (found.culprit.name, found.culprit.status) == ("fill", "confirmed")
     assert found.culprit.source is not None
-    assert not found.detail.known
-    assert "fill (node 0) was given " in found.message
+    assert found.detail.known
+    assert "fill (node 0) writes " in found.message
 
 
 def test_a_victim_that_comes_later_is_a_revision(layout: str) -> None:

@@ -31,7 +31,8 @@ def test_other_findings_have_no_such_rows() -> None:
 @pytest.mark.parametrize(
     ("facts", "said"),
     [
-        ({}, "live-in: graph#1 reads it before it writes it; 1,024 bytes from 0 on"),
+        ({}, "live-in: graph#1 only reads it; 1,024 bytes from 0 on"),
+        ({"writes": True}, "live-in: graph#1 reads it before it writes it; 1,024 bytes from 0 on"),
         (
             {"known": False, "writes": True},
             "graph#1 gives it to a kernel, which may read and write it; 1,024 bytes from 0 on",

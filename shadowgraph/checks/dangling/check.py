@@ -4,11 +4,14 @@ Memory that the graph allocated itself may be freed. Memory from before the capt
 is replayed: where the graph reads the bytes before it writes them (*live-in*), and where it only writes them
 (*external-out*). The ledger's order of frees decides. Whether other buffers occupy the bytes by now, and which, is
 reported beside it.
+
+What a Triton kernel does with a pointer is not known from its arguments. On the host the loads and stores of the replay
+that is reported are noted, and the finding is told again with what the kernel did; on a device it stays a candidate.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import msgspec
 
@@ -16,13 +19,14 @@ from shadowgraph.checks.base import Check, Checkpoint, Context, Detection
 from shadowgraph.checks.dangling import CODE
 from shadowgraph.checks.dangling.details import Ended
 from shadowgraph.checks.dangling.liveness import Use, captured_bytes, uses_of
+from shadowgraph.graphs.triton import host as triton_host
 from shadowgraph.model.buffers import Buffer, Role
 from shadowgraph.model.findings import Severity
 from shadowgraph.model.graphs import Access, Graph
 from shadowgraph.model.phases import Phase
-from shadowgraph.model.ranges import ByteRange
+from shadowgraph.model.ranges import ByteRange, RangeSet
 from shadowgraph.tracking.foreign import is_borrowed, whereabouts
-from shadowgraph.tracking.writes import write_of
+from shadowgraph.tracking.writes import Write, write_of
 
 _LOOKS = 64  # most looks for a new owner of the bytes after the report
 
@@ -67,6 +71,7 @@ class Dangling(Check):
         super().__init__(context)
         self._held: dict[int, _Held] = {}  # by the graph's serial
         self._makers: set[int] = set()  # serials of graphs that were captured while the monitor watched
+        self._unseen: list[tuple[Graph, Use, ByteRange, bool]] = []  # reported uses by kernels; borrowed or not
 
     def captured(self, graph: Graph) -> None:
         self._held = {serial: held for serial, held in self._held.items() if serial in self.context.graphs}
@@ -77,6 +82,7 @@ class Dangling(Check):
             self._held[graph.serial] = _Held(uses, frozenset(borrowed))
 
     def replay_begins(self, checkpoint: Checkpoint) -> None:
+        self._look_away()
         held = self._held.get(checkpoint.graph.serial) if checkpoint.graph is not None else None
         if held is None:
             return
@@ -104,6 +110,49 @@ class Dangling(Check):
             held.vacant.append(use)
             held.version = self.context.ledger.version
         self.context.report(told)
+        if use.pointer.access is Access.UNKNOWN and checkpoint.at == "replay_begin":
+            self._watch(checkpoint.graph, use, span, use.buffer.serial in held.borrowed)
+
+    def _watch(self, graph: Graph, use: Use, span: ByteRange, borrowed: bool) -> None:
+        """Note the loads of the replay that begins, where loads are seen."""
+        if self.context.engine.asynchronous:
+            return
+        if not self._unseen:
+            triton_host.note_loads(True)
+        self._unseen.append((graph, use, span, borrowed))
+
+    def _look_away(self) -> list[tuple[Graph, Use, ByteRange, bool]]:
+        """Note no loads any more; returns the uses that they were noted for."""
+        uses, self._unseen = self._unseen, []
+        if uses:
+            triton_host.note_loads(False)
+        return uses
+
+    def checkpoint_ends(self, checkpoint: Checkpoint) -> None:
+        """The loads and stores of a replay are known: what it did to the buffers that were reported before it."""
+        if not self._unseen or checkpoint.at != "replay_end" or checkpoint.graph is None:
+            return
+        for graph, use, span, borrowed in self._look_away():
+            if graph is checkpoint.graph:
+                self._tell_access(use, span, borrowed, checkpoint)
+
+    def _tell_access(self, use: Use, span: ByteRange, borrowed: bool, checkpoint: Checkpoint) -> None:
+        """Report once more, with the first kernel that loaded or stored these bytes, if any did."""
+        assert checkpoint.graph is not None
+        kernels = [write for write in checkpoint.writes.stored() if write.node is not None]
+        loads = [write for write in kernels if _loaded(write).overlaps(span)]
+        stores = [write for write in kernels if write.ranges.overlaps(span)]
+        if not loads and not stores:
+            return
+        first = min((*loads, *stores), key=lambda write: write.node or 0)
+        pointers = (pointer for _, pointer in checkpoint.graph.pointing_into(use.buffer.range))
+        known = any(pointer.may_write for pointer in pointers if pointer.access is not Access.UNKNOWN)
+        told = self._draft(use, span, borrowed, checkpoint)
+        assert isinstance(told.facts, Ended)
+        facts = replace(told.facts, live_in=first in loads, written=bool(stores) or known, known=True)
+        write = msgspec.structs.replace(first, opaque=False, hull=False)
+        confidence = "medium" if borrowed else "high"
+        self.context.report(replace(told, culprits=(write,), confidence=confidence, facts=facts))
 
     def _look_again(self, use: Use, held: _Held, checkpoint: Checkpoint) -> None:
         """Report the finding once more, with the buffers that occupy the bytes, if there are any by now."""
@@ -162,3 +211,8 @@ class Dangling(Check):
                 victims=self._victims(buffer, span),
             ),
         )
+
+
+def _loaded(write: Write) -> RangeSet:
+    """The bytes that a kernel was seen to load."""
+    return write.stores.loads.ranges if write.stores is not None and write.stores.loads is not None else RangeSet()

@@ -96,10 +96,15 @@ class DanglingPointerKind(FindingKind):
         return finding.detail.victims if isinstance(finding.detail, DanglingDetail) else ()
 
     def merged(self, known: Finding, again: Finding) -> Finding | None:
-        """The known finding, with the allocations that now occupy its range once there are any."""
+        """The known finding, with what a kernel was seen to do to the buffer, and with the allocations that now occupy
+        its range once there are any."""
         before, now = known.detail, again.detail
         if not (isinstance(before, DanglingDetail) and isinstance(now, DanglingDetail)):
             return None
+        if now.known and not before.known:
+            seen = msgspec.structs.replace(before, access=now.access, writes=now.writes, known=True)
+            fields = {"detail": seen, "culprit": again.culprit, "confidence": again.confidence}
+            return msgspec.structs.replace(known, **fields, revision=known.revision + 1)
         if before.victims or not now.victims:
             return known
         taken = msgspec.structs.replace(before, victims=now.victims)
@@ -116,5 +121,6 @@ def _uses(detail: DanglingDetail) -> str:
 def _access(detail: DanglingDetail, graph: str | None) -> str:
     if not detail.known:
         return f"{graph} gives it to a kernel, which may read and write it"
-    how = "reads it before it writes it" if detail.access == "live-in" else "only writes it"
+    reads = "reads it before it writes it" if detail.writes else "only reads it"
+    how = reads if detail.access == "live-in" else "only writes it"
     return f"{detail.access}: {graph} {how}"

@@ -125,7 +125,7 @@ class OutOfBoundsKind(FindingKind):
         return msgspec.structs.replace(before, rows=overrun_of(shown).rows, grown=before.grown or further)
 
     def has_grown(self, finding: Finding) -> bool:
-        return overrun_of(finding).grown or super().has_grown(finding)
+        return overrun_of(finding).grown
 
     def make_checks(self, context: Context) -> Iterable[Check]:
         from shadowgraph.checks.out_of_bounds.check import OutOfBounds

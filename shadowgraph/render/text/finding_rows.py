@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from shadowgraph.checks.kinds import kind_of
+from shadowgraph.checks.out_of_bounds.kind import OutOfBoundsKind
 from shadowgraph.checks.verdicts import joined, viewed, when
 from shadowgraph.common.source_paths import at, short
 from shadowgraph.common.words import counted, form, plural
@@ -72,7 +73,9 @@ def _cause(cause: CausedBy) -> str:
     number = f"#{cause.finding}, " if cause.finding else ""
     said = f"{cause.code} of {cause.buffer} ({number}fingerprint {cause.fingerprint})"
     if cause.sure:
-        return f"{said}: the same launch ran over this buffer"
+        ran_on = cause.code == OutOfBoundsKind.code
+        how = "ran over this buffer" if ran_on else "wrote to memory that this buffer took"
+        return f"{said}: the same launch {how}"
     return f"perhaps {said}, which ran on as far as this; no launch is confirmed"
 
 
