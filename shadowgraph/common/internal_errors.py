@@ -18,6 +18,7 @@ from shadowgraph.common.fork_safety import fork_safe
 from shadowgraph.common.outbox import outbox
 
 logger = logging.getLogger("shadowgraph")
+PROGRAMS_RULE = "the program's rule"  # place of an exception that is none of shadowgraph's own
 
 
 def log(level: int, text: str, *args: object, **extra: object) -> None:
@@ -60,7 +61,9 @@ class InternalErrorLog:
         if self.heard is not None:
             outbox.write(partial(self.heard, key), now)
         shown = None if isinstance(error, ShadowgraphError) else error
-        said = "shadowgraph fault in %s (the program goes on)"
+        own = "shadowgraph fault in %s (the program goes on)"
+        theirs = "%s; what it should check is not checked (the program goes on)"
+        said = theirs if where.startswith(PROGRAMS_RULE) else own
         outbox.say(partial(logger.warning, said, key, exc_info=shown, extra={"fault": key}), now)
 
     def count(self, where: str, error: BaseException) -> None:

@@ -89,7 +89,8 @@ class _Runs:
 
 def _rows_at(buffer: DumpedBuffer, start: int, held: Bytes, changed: set[int], dtype: str) -> Iterator[ByteRow]:
     places = places_of(start)
-    cells = tuple(_cell(buffer, at, held.get(at), None, changed) for at in places)
+    standing = changed - _rearmed(buffer.marks, held, places)
+    cells = tuple(_cell(buffer, at, held.get(at), None, standing) for at in places)
     own = [None if cell.ground is Ground.GUARD else cell.value for cell in cells]  # values of a canary mean nothing
     yield ByteRow(start, cells, decoded_runs(own, dtype, start))
     if changed.isdisjoint(places):
@@ -99,6 +100,12 @@ def _rows_at(buffer: DumpedBuffer, start: int, held: Bytes, changed: set[int], d
         found = {at: _cell(buffer, at, *seen[at], changed) for at in places if at in seen}
         if found:
             yield found_row(start, found, dtype, mark.finding)
+
+
+def _rearmed(marks: Iterable[Mark], held: Bytes, places: Iterable[int]) -> set[int]:
+    """Bytes that a finding saw broken, and that hold the expected value again: of a guard that was armed since."""
+    seen = [seen_bytes(mark) for mark in marks]
+    return {at for at in places if any(at in each and held.get(at) == each[at][1] != each[at][0] for each in seen)}
 
 
 def _cell(buffer: DumpedBuffer, at: int, value: int | None, expected: int | None, changed: set[int]) -> ByteCell:

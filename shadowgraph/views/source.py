@@ -80,7 +80,8 @@ class Source:
         return known[number]
 
     def graph(self, wanted: str | None) -> Graph:
-        """The graph with a name or a number; when None, the graph of the first finding, else the first graph.
+        """The graph with a name or a number; when None, the graph of the first finding, else the first one that was
+        replayed, else the first one.
 
         Raises
         ------
@@ -94,7 +95,8 @@ class Source:
             raise UsageError("no graph was captured while this was watched, so that there are no nodes")
         if wanted is None:
             blamed = [finding.graph for finding in self.findings]
-            return next((graph for name in blamed for graph in graphs if graph.name == name), graphs[0])
+            known = (graph for name in blamed for graph in graphs if graph.name == name)
+            return next(known, None) or next((graph for graph in graphs if graph.replays), graphs[0])
         for graph in graphs:
             if wanted in (graph.name, str(graph.serial)):
                 return graph

@@ -105,7 +105,8 @@ class WriteMap:
         Parameters
         ----------
         graph
-            Name or number; by default the graph of `finding`, else of the first finding, else the first graph.
+            Name or number; by default the graph of `finding`, else of the first finding, else the first one that was
+            replayed.
         finding
             Mark this finding alone.
         buffer

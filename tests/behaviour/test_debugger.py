@@ -76,7 +76,7 @@ def test_our_own_fault_is_counted_and_the_program_goes_on(monkeypatch: pytest.Mo
         report = debugger.report(quiet=True)
     assert len(report.facts.findings) == 1
     assert any("ours" in fault for fault in report.facts.faults)
-    assert "internal error of shadowgraph, 1 times (the program went on)" in str(report)
+    assert "internal error of shadowgraph, 1 time (the program went on)" in str(report)
 
 
 def test_sync_raises_at_the_launch() -> None:

@@ -73,17 +73,29 @@ def test_check_judges_everything_declared() -> None:
     assert "values) is false" in debugger.findings[0].detail.rule
 
 
-def test_a_rule_that_raises_is_a_fault_and_not_a_finding() -> None:
+@pytest.mark.parametrize("raises", [True, False])
+def test_a_rule_that_raises_is_no_finding_and_no_fault_of_the_debugger(
+    raises: bool, caplog: pytest.LogCaptureFixture
+) -> None:
     def rule(values: np.ndarray) -> bool:
-        raise KeyError("mine")
+        if raises:
+            raise KeyError("mine")
+        return True
 
     with sg.debug() as debugger:
         values = guarded(debugger, 3)
         debugger.invariant(values, rule)
         debugger.check()
-        facts = debugger.report(quiet=True).facts
-    assert facts.findings == ()
-    assert any("mine" in fault for fault in facts.faults)
+        report = debugger.report(quiet=True)
+    assert report.facts.findings == ()
+    lines, logged = str(report).splitlines(), "\n".join(caplog.messages)
+    unchecked = [line for line in lines if line.startswith("not checked, ")]
+    assert any("the program's rule rule: KeyError: 'mine'" in line for line in unchecked) is raises
+    assert ("shadowgraph: no findings, 1 rule not checked" in lines) is raises
+    assert ("shadowgraph: no findings" in lines) is not raises
+    assert ("the program's rule rule: KeyError: 'mine'; what it should check is not checked" in logged) is raises
+    assert "internal error" not in str(report)
+    assert "shadowgraph fault" not in logged
 
 
 @pytest.mark.parametrize("name", ["kv_indptr", "cu_seqlens_q", "_paged_kv_indptr_buf"])

@@ -115,6 +115,19 @@ def test_the_fixed_twin_has_no_mark(tmp_path: Path) -> None:
     assert "no findings" in next(text for text in texts(figure) if "nodes may write" in text)
 
 
+def test_without_a_finding_the_graph_is_one_that_was_replayed() -> None:
+    with sg.debug() as debugger:
+        x = torch.zeros(8)
+        idle, busy = sg.HostGraph(), sg.HostGraph()
+        for graph in (idle, busy):
+            with sg.host_graph(graph):
+                x.add_(1)
+        assert WriteMap.of(debugger).graph == idle.model.name, "none was replayed"
+        busy.replay()
+        assert WriteMap.of(debugger).graph == busy.model.name
+        assert WriteMap.of(debugger, idle.model.name).graph == idle.model.name
+
+
 def test_a_probed_replay_says_what_changed(tmp_path: Path) -> None:
     with sg.debug() as debugger:
         worker = _Worker(debugger, past=0)

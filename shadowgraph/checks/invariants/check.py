@@ -22,7 +22,7 @@ from shadowgraph.checks.invariants.facts import RuleDetail
 from shadowgraph.checks.invariants.precedence import Addresses, ToldElements
 from shadowgraph.checks.invariants.rules import Breach, Rule, nondecreasing
 from shadowgraph.common.fork_safety import fork_safe
-from shadowgraph.common.internal_errors import internal_errors
+from shadowgraph.common.internal_errors import PROGRAMS_RULE, internal_errors
 from shadowgraph.model.buffers import Buffer
 from shadowgraph.model.findings import Reader, Severity
 from shadowgraph.model.graphs import Graph
@@ -453,7 +453,7 @@ class Invariants(Check):
         try:
             return invariant.rule.breach(values, (part.start - invariant.view.start) // invariant.view.itemsize)
         except Exception as error:  # a rule is the user's code: its exception is not a breach
-            internal_errors.note(f"rule {invariant.rule.name}", error)
+            internal_errors.note(f"{PROGRAMS_RULE} {invariant.rule.name}", error)
             return None
 
 

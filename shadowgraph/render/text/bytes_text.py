@@ -77,13 +77,14 @@ def _lines(rows: Iterable[ByteLine]) -> Iterator[Text]:
         elif row.kind is Kind.HELD:
             yield _held(row)
         else:
-            yield _seen(f"#{row.finding} found", [cell.value for cell in row.cells], row.values, "red")
-            yield _seen("not", [cell.expected for cell in row.cells], "", "dim")
+            yield _seen(f"#{row.finding} found", row.cells, row.values, "red")
+            yield _seen("not", [ByteCell(cell.offset, cell.expected) for cell in row.cells], "", "dim")
 
 
-def _seen(who: str, row: Iterable[int | None], values: str, style: str) -> Text:
+def _seen(who: str, row: Iterable[ByteCell], values: str, style: str) -> Text:
     """The bytes that a finding found or expected."""
-    return Text(f"  {who:>9}  {''.join(f'{hexadecimal(value)} ' for value in row)} {values}".rstrip(), style=style)
+    cells = "".join(f"{hexadecimal(cell.value)}{_CHANGED if cell.changed else ' '}" for cell in row)
+    return Text(f"  {who:>9}  {cells} {values}".rstrip(), style=style)
 
 
 def _held(row: ByteRow) -> Text:

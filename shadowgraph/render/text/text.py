@@ -9,6 +9,7 @@ from rich.text import Text
 
 from shadowgraph.common.console import console
 from shadowgraph.common.html_repr import HtmlRepr
+from shadowgraph.common.internal_errors import PROGRAMS_RULE
 from shadowgraph.common.source_paths import at
 from shadowgraph.common.words import form, plural
 from shadowgraph.model.coverage import Coverage
@@ -80,8 +81,10 @@ def coverage_lines(coverage: Coverage) -> Iterator[Text]:
 
 
 def summary(facts: RunFacts) -> str:
-    """The line before coverage: the number of findings, consequences and notes."""
-    return f"shadowgraph: {found(facts)}"
+    """The line before coverage: the number of findings, consequences and notes, and of rules that were not checked."""
+    rules = sum(fault.startswith(PROGRAMS_RULE) for fault in facts.faults)
+    unchecked = f", {plural(rules, 'rule')} not checked" if rules else ""
+    return f"shadowgraph: {found(facts)}{unchecked}"
 
 
 def headline(facts: RunFacts) -> str:
@@ -173,8 +176,7 @@ def lost_lines(facts: RunFacts) -> Iterator[Text]:
 
 def limit_lines(facts: RunFacts) -> Iterator[Text]:
     """Internal errors, and work that was skipped or left out."""
-    for fault, count in facts.faults.items():
-        yield Text(f"internal error of shadowgraph, {count} times (the program went on): {fault}", style="yellow")
+    yield from _fault_lines(facts)
     yield from _unguarded_lines(facts)
     for reason, count in facts.stepped_aside.items():
         yield Text(f"stepped aside: {count:,} {reason}", style="yellow")
@@ -190,6 +192,16 @@ def limit_lines(facts: RunFacts) -> Iterator[Text]:
             )
     if facts.suppressed:
         yield Text(f"suppressed: {facts.suppressed:,}")
+
+
+def _fault_lines(facts: RunFacts) -> Iterator[Text]:
+    """Internal errors, and exceptions of the program's rules."""
+    for fault, count in facts.faults.items():
+        times = plural(count, "time")
+        if fault.startswith(PROGRAMS_RULE):
+            yield Text(f"not checked, {times}: {fault}", style="yellow")
+        else:
+            yield Text(f"internal error of shadowgraph, {times} (the program went on): {fault}", style="yellow")
 
 
 def _unguarded_lines(facts: RunFacts) -> Iterator[Text]:
