@@ -145,7 +145,8 @@ def test_rows_of_a_view_that_has_no_name(debugger: sg.Debugger, at: int) -> None
         graph.replay()
     found = only(debugger.findings)
     assert (found.buffer.name, found.buffer.shape, found.detail.viewed) == ("batch.flat", (4, 4), True)
-    assert "rows 2 to 3 of batch.flat seen as int64[4, 4] still hold what was written" in found.message
+    part = f"batch.flat[{at}:{at + 16}].view(4, 4) (int64[4, 4])"
+    assert f"rows 2 to 3 of {part} still hold what was written" in found.message
     del out
 
 

@@ -147,6 +147,10 @@ def test_dangling(facts: DanglingDetail | None, said: str) -> None:
             "rows 1 to 3 of {} still hold what was written for replay 6 of g, though row 0 was refreshed,",
         ),
         (
+            StaleRowsDetail(4, (StaleStretch(2, 2, "g", 6),), ((0, 1),)),
+            "row 2 of {} still holds what was written for replay 6 of g, though rows 0 to 1 were refreshed,",
+        ),
+        (
             StaleRowsDetail(4, (StaleStretch(2, 2, "g", 5), StaleStretch(3, 3, "h", 6)), ((0, 1),)),
             "rows 2, 3 of {} still hold what was written for replay 6 of h, though rows 0 to 1 were refreshed,",
         ),

@@ -152,6 +152,10 @@ def spoil(change: Callable[[dict[str, Any]], Any]) -> Callable[[Path], None]:
         (spoil(lambda said: said.pop("format")), "names no format"),
         (spoil(lambda said: said.update(format=True)), "names no format"),
         (spoil(lambda said: said.update(format=3, shadowgraph="9.0")), "has format 3, written by shadowgraph 9.0"),
+        (
+            spoil(lambda said: (said.update(format=3), said.pop("shadowgraph"))),
+            "has format 3, written by a newer shadowgraph; ",
+        ),
     ],
 )
 def test_what_is_no_run_of_ours_is_one_error(

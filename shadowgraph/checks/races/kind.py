@@ -33,7 +33,7 @@ class GraphRaceKind(FindingKind):
         facts = changed_bytes(finding)
         others = [f"{brief(one.name or '', LONGEST_NAME)} (node {one.node})" for one in finding.candidates[:3]]
         both = " and ".join([who(finding), *others])
-        return f"{both} write the same bytes [{facts.first}, {facts.last}] of {finding.buffer.name} in no order,"
+        return f"{both} write the same bytes [{facts.first:,}, {facts.last:,}] of {finding.buffer.name} in no order,"
 
     def make_checks(self, context: Context) -> Iterable[Check]:
         from shadowgraph.checks.races.check import Races

@@ -48,7 +48,8 @@ class StaleRowsKind(FindingKind):
         left = rows_said((rows.first, rows.last) for rows in detail.stale)
         fresh = rows_said(detail.refreshed)
         was = "was" if fresh.startswith("row ") else "were"
-        held = f"still hold what was written for {_since(detail)}"
+        holds = "holds" if left.startswith("row ") else "hold"
+        held = f"still {holds} what was written for {_since(detail)}"
         return f"{left} of {_named(finding, detail)} {held}, though {fresh} {was} refreshed,"
 
     def rows(self, finding: Finding) -> Iterable[Row]:

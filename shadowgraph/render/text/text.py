@@ -145,7 +145,8 @@ def watch_lines(facts: RunFacts) -> Iterator[Text]:
             node = f" node {change.node}" if change.node is not None else ""
             place = at(change.stack[0].file, change.stack[0].line) if change.stack else ""
             yield _row(
-                "", f"{where}{node}: {change.writer or 'an unseen writer'} wrote [{change.first}, {change.last}]{place}"
+                "",
+                f"{where}{node}: {change.writer or 'an unseen writer'} wrote [{change.first:,}, {change.last:,}]{place}",
             )
         yield Text()
 

@@ -163,9 +163,10 @@ def read_manifest(folder: Path) -> dict[str, Any]:
             "read it with the shadowgraph that wrote it"
         )
     if number > manifest.FORMAT:
-        writer = said.get("shadowgraph", "a newer version")
+        version = said.get("shadowgraph")
+        writer = f"shadowgraph {version}" if version else "a newer shadowgraph"
         raise RunFolderError(
-            f"{folder} has format {number}, written by shadowgraph {writer}; this version reads up to {manifest.FORMAT}"
+            f"{folder} has format {number}, written by {writer}; this version reads up to {manifest.FORMAT}"
         )
     checked: dict[str, Any] = said
     return checked
