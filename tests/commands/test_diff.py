@@ -116,8 +116,8 @@ def test_text_in_one_screen(before: Path, after: Path, capsys: Capture) -> None:
     assert "\n  + draft.also, draft.lens\n" in text
     assert "\n  - draft.half, draft.kept\n" in text
     assert "\n  ~ graph#1: 2 launches -> 1 launch\n" in text
-    assert lines[-2].startswith("A  100 % of graph-written bytes guarded")
-    assert lines[-1].startswith("B  100 % of graph-written bytes guarded")
+    assert lines[-2].startswith("A  guarded exactly against out-of-bounds writes: ")
+    assert lines[-1].startswith("B  guarded exactly against out-of-bounds writes: ")
 
 
 def test_the_same_dump(before: Path, capsys: Capture) -> None:

@@ -78,7 +78,8 @@ class OutOfBoundsKind(FindingKind):
         if facts.side is None:
             given = "outside the view that it was given" if finding.severity is Severity.ERROR else "beyond its view"
             return f"{who(finding)} wrote bytes [{facts.first:,}, {facts.last:,}] of {buffer}, {given},"
-        return f"{who(finding)} wrote bytes [{facts.first:,}, {facts.last:,}] of {buffer}, which this graph did not capture,"
+        wrote = f"{who(finding)} wrote bytes [{facts.first:,}, {facts.last:,}]"
+        return f"{wrote} of {buffer}, which this graph did not capture,"
 
     def extent_rows(self, finding: Finding) -> Iterable[Row]:
         """The overrun that a broken guard belongs to, or the whole extent of an overrun and what it ran over."""

@@ -144,10 +144,8 @@ def watch_lines(facts: RunFacts) -> Iterator[Text]:
             where = f"{change.graph} replay {change.replay}" if change.graph else str(change.phase or "eager code")
             node = f" node {change.node}" if change.node is not None else ""
             place = at(change.stack[0].file, change.stack[0].line) if change.stack else ""
-            yield _row(
-                "",
-                f"{where}{node}: {change.writer or 'an unseen writer'} wrote [{change.first:,}, {change.last:,}]{place}",
-            )
+            wrote = f"{change.writer or 'an unseen writer'} wrote [{change.first:,}, {change.last:,}]"
+            yield _row("", f"{where}{node}: {wrote}{place}")
         yield Text()
 
 
