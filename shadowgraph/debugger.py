@@ -453,7 +453,8 @@ class Debugger(Declarations, LiveDebugger):
     def facts(self) -> RunFacts:
         """The facts of a report, as data."""
         told = self._faults(), self._backend.left_alone(), self._stepped_aside
-        return facts_of(self._work, self._policy, tuple(self.findings), *told)
+        ended = self._mode is not None and not self._started
+        return facts_of(self._work, self._policy, tuple(self.findings), *told, ended)
 
     def _faults(self) -> dict[str, int]:
         """Internal errors since this debugger started."""

@@ -1,18 +1,16 @@
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from support.finding_samples import AFTER, FINDING, altered
+from support.finding_samples import AFTER, FINDING, altered, known
 
 from shadowgraph.checks.out_of_bounds.facts import RowOverrun, overrun_of
-from shadowgraph.common.errors import MissingFileError, UsageError
 from shadowgraph.model.findings import ByteFacts, Culprit, Finding, Reader, Severity, Status, Window, fingerprint
 from shadowgraph.model.guards import Side
 from shadowgraph.model.overrun_extents import CausedBy, Origin, Reached
-from shadowgraph.monitor.finding_store import FindingStore, read_suppressions
+from shadowgraph.monitor.finding_store import FindingStore
 
 PRINT = fingerprint(FINDING)
 
@@ -214,7 +212,7 @@ def test_findings_stay_in_order_of_arrival(book: FindingStore) -> None:
 
 
 def test_what_is_suppressed_is_counted_and_not_kept() -> None:
-    book = FindingStore(frozenset({PRINT}))
+    book = FindingStore(known(PRINT))
     kept, new = book.add(FINDING, "kernel")
     assert not new
     assert kept.fingerprint == PRINT
@@ -223,57 +221,6 @@ def test_what_is_suppressed_is_counted_and_not_kept() -> None:
     other, new = book.add(altered(culprit__name="another"), "another")
     assert new
     assert (other.id, book.findings, book.suppressed) == (1, (other,), 2)
-
-
-def suppressions(tmp_path: Path, text: str) -> frozenset[str]:
-    path = tmp_path / "known.txt"
-    path.write_text(text, encoding="utf-8")
-    return read_suppressions(str(path))
-
-
-def test_a_file_of_fingerprints(tmp_path: Path) -> None:
-    text = "# known\n\n0123456789ab  a bug of ours, 3 < 4\n  abcdefabcdef#upstream\n\t# more\n0123456789ab\n"
-    assert suppressions(tmp_path, text) == {"0123456789ab", "abcdefabcdef"}
-    assert suppressions(tmp_path, "") == frozenset()
-    assert suppressions(tmp_path, "0123456789ab\r\nabcdefabcdef") == {"0123456789ab", "abcdefabcdef"}
-    assert suppressions(tmp_path, "\ufeff0123456789ab\n") == {"0123456789ab"}, "as some editors write UTF-8"
-
-
-@pytest.mark.parametrize(
-    ("text", "line", "word"),
-    [
-        ("SG101 out-of-bounds write\n", 1, "SG101"),
-        ("# fine\n0123456789ab\n\n0123456789a\n", 4, "0123456789a"),
-        ("0123456789abc", 1, "0123456789abc"),
-        ("0123456789AB", 1, "0123456789AB"),
-        ("\n0123456789ag # g", 2, "0123456789ag"),
-    ],
-)
-def test_a_line_without_a_fingerprint(tmp_path: Path, text: str, line: int, word: str) -> None:
-    with pytest.raises(UsageError) as caught:
-        suppressions(tmp_path, text)
-    assert f"known.txt:{line}: '{word}' is no fingerprint (12 hexadecimal digits, see a report)" in str(caught.value)
-
-
-def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
-    missing = str(tmp_path / "missing.txt")
-    with pytest.raises(
-        MissingFileError, match=r"cannot read suppressions [^:]*missing\.txt: No such file or directory$"
-    ):
-        read_suppressions(missing)
-    with pytest.raises(MissingFileError, match="cannot read suppressions"):
-        read_suppressions(str(tmp_path))
-    binary = tmp_path / "binary"
-    binary.write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(MissingFileError, match=r"cannot read suppressions .*: it is no text in UTF-8$"):
-        read_suppressions(str(binary))
-
-
-def test_a_finding_can_be_suppressed_by_what_its_report_shows(tmp_path: Path) -> None:
-    kept, _ = FindingStore().add(FINDING, "kernel")
-    book = FindingStore(suppressions(tmp_path, f"{kept.fingerprint} {kept.code} known upstream\n"))
-    book.add(altered(replay=1, buffer__address=1, buffer__serial=77), "kernel")
-    assert book.suppressed == 1
 
 
 # -- closer looks ----------------------------------------------------------------------------------------------------
@@ -432,6 +379,6 @@ def test_what_says_most_of_a_buffer(book: FindingStore) -> None:
 def test_a_sighting_under_the_mark_of_those_before(book: FindingStore) -> None:
     kept, _ = book.add(FINDING, "kernel", "feedfeedfeed")
     assert kept.fingerprint == "feedfeedfeed"
-    quiet = FindingStore(frozenset({"feedfeedfeed"}))
+    quiet = FindingStore(known("feedfeedfeed"))
     _, new = quiet.add(FINDING, "kernel", "feedfeedfeed")
     assert (new, quiet.suppressed, quiet.findings) == (False, 1, ())

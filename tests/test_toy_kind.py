@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 import torch
-from support.finding_samples import altered, run_of
+from support.finding_samples import altered, known, run_of
 
 import shadowgraph as sg
 from shadowgraph.checks.base import Check, Checkpoint, Context, Detection
@@ -187,7 +187,7 @@ def test_a_redacted_dump_has_nothing_that_is_not_marked(debugger: sg.Debugger, t
 
 def test_suppressions(debugger: sg.Debugger) -> None:
     finding = found(debugger)
-    book = FindingStore(frozenset({finding.fingerprint}))
+    book = FindingStore(known(finding.fingerprint))
     assert not book.add(finding, "")[1]
     assert book.suppressed == 1
 

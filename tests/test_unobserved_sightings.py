@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from msgspec.structs import replace
-from support.finding_samples import FINDING, altered
+from support.finding_samples import FINDING, altered, known
 
 from shadowgraph.model.findings import Culprit, Severity, Status, fingerprint
 from shadowgraph.monitor import unobserved_sightings
@@ -35,7 +35,7 @@ def test_the_next_observed_sighting_tells_more(book: FindingStore) -> None:
 
 def test_places_that_were_suppressed_are_forgotten_after_many(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(unobserved_sightings, "_MOST", 3)
-    book = FindingStore(frozenset([PRINT]))
+    book = FindingStore(known(PRINT))
     for serial in range(10):
         book.add(altered(buffer__serial=serial), "kernel")
         book.add(altered(**UNSEEN, buffer__serial=serial), "", observed=False)
@@ -56,7 +56,7 @@ def test_an_error_stays_one_whatever_it_turns_out_to_be(book: FindingStore) -> N
 
 
 def test_a_place_is_quiet_in_unobserved_until_something_else_is_seen_there() -> None:
-    book = FindingStore(frozenset([PRINT]))
+    book = FindingStore(known(PRINT))
     book.add(FINDING, "kernel")
     assert not book.add(altered(**UNSEEN), "", observed=False)[1]
     assert (len(book), book.suppressed) == (0, 2)
@@ -66,14 +66,14 @@ def test_a_place_is_quiet_in_unobserved_until_something_else_is_seen_there() -> 
     assert (again.id, again.occurrences) == (kept.id, 2)
 
 
-def test_what_turns_out_to_be_suppressed_is_a_note() -> None:
-    book = FindingStore(frozenset([PRINT]))
+def test_what_turns_out_to_be_suppressed_is_hidden() -> None:
+    book = FindingStore(known(PRINT))
     book.add(altered(**UNSEEN), "", observed=False)
     assert len(book.findings) == 1
     kept, new = book.add(FINDING, "kernel")
-    assert (kept.id, kept.severity, kept.fingerprint, new) == (1, Severity.NOTE, PRINT, False)
-    assert book.findings == ()
-    assert book.suppressed == 1
+    assert (kept.id, kept.suppressed_by, kept.fingerprint, new) == (1, "known.txt:1", PRINT, False)
+    assert (book.findings, book.notes, book.hidden) == ((), (), (kept,))
+    assert book.suppressed == 2
 
 
 def test_the_first_second_fourth_time_in_unobserved_are_reasons_to_watch(book: FindingStore) -> None:

@@ -210,7 +210,7 @@ def _require_place(path: str) -> None:
 
 
 def _readable(path: str) -> str:
-    from shadowgraph.monitor.finding_store import read_suppressions
+    from shadowgraph.model.suppression_file import read_suppressions
 
     read_suppressions(path)  # reports errors now, and not in every process
     return os.path.abspath(path)

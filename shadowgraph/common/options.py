@@ -179,8 +179,8 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option(
         "suppressions", None, File(),
-        "file of fingerprints whose findings are counted but not shown",
-        "One a line, with ``#`` comments.",
+        "file of rules whose findings are counted but not shown",
+        "One rule a line: a fingerprint, or patterns of code, buffer, kernel, file and function; ``#`` comments.",
         flags={"wrap": Flag(("--suppressions",))},
     ),
     Option(

@@ -219,6 +219,8 @@ def _facts(work: Monitor, facts: Callable[[], RunFacts]) -> RunFacts:
             notes=work.book.notes,
             parts=work.book.parts,
             suppressed=work.book.suppressed,
+            suppressions=work.book.rule_counts,
+            hidden=work.book.hidden,
             coverage=Coverage(0, 0, (), 0),
             graphs=(),
             faults=internal_errors.counts,

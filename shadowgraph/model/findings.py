@@ -282,6 +282,8 @@ class Finding(HtmlRepr, msgspec.Struct, frozen=True):
     widest
         The later sighting that changed more than the first one: ranges and window are its own, `bytes.first`, `last`
         and `count` the extremes of all. None where the first sighting changed most.
+    suppressed_by
+        File and line of the suppression rule that hides it; empty for a finding that is shown.
     """
 
     code: Kept[str]
@@ -314,6 +316,7 @@ class Finding(HtmlRepr, msgspec.Struct, frozen=True):
     detail: Detail | None = None
     step: StepFacts | None = None
     widest: Sighting | None = None
+    suppressed_by: Kept[str] = ""
 
     def __post_init__(self) -> None:
         wanted = kind_of(self.code).detail

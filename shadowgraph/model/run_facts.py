@@ -17,6 +17,7 @@ from shadowgraph.model.findings import Finding
 from shadowgraph.model.high_water import HighWaterMark
 from shadowgraph.model.launch_arguments import LastLaunch
 from shadowgraph.model.redaction import FaultText, Kept, OwnerPath
+from shadowgraph.model.suppressions import RuleCount
 from shadowgraph.model.tensor_changes import Change
 
 SCHEMA = "shadowgraph.report/2"
@@ -84,6 +85,14 @@ class RunFacts(msgspec.Struct, frozen=True):
         fullest.
     fences
         The buffers behind which no memory is mapped, one for each line, type and shape.
+    suppressed
+        How often a finding was seen that a suppression rule hides.
+    suppressions
+        What each suppression rule has hidden.
+    hidden
+        The suppressed findings, those of one rule and fingerprint as one.
+    ended
+        Whether the run is over and was watched to its end, so that a rule that hid nothing is stale.
     """
 
     findings: tuple[Finding, ...]
@@ -108,6 +117,9 @@ class RunFacts(msgspec.Struct, frozen=True):
     parts: tuple[Finding, ...] = ()
     high_water: tuple[HighWaterMark, ...] = ()
     fences: tuple[Fence, ...] = ()
+    suppressions: tuple[RuleCount, ...] = ()
+    hidden: tuple[Finding, ...] = ()
+    ended: bool = False
 
     @property
     def told(self) -> tuple[Finding, ...]:
@@ -150,7 +162,7 @@ def document(facts: RunFacts, made_with: dict[str, str] | None = None) -> dict[s
 def plain_facts(facts: RunFacts) -> dict[str, Any]:
     """The facts as plain JSON types, each finding with its message."""
     body: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(facts))
-    told = {"findings": facts.findings, "notes": facts.notes, "parts": facts.parts}
+    told = {"findings": facts.findings, "notes": facts.notes, "parts": facts.parts, "hidden": facts.hidden}
     return body | {name: [finding.to_dict() for finding in some] for name, some in told.items()}
 
 
@@ -187,6 +199,7 @@ def without_memory(facts: RunFacts) -> RunFacts:
         findings=tuple(msgspec.structs.replace(finding, window=None) for finding in facts.findings),
         notes=tuple(msgspec.structs.replace(finding, window=None) for finding in facts.notes),
         parts=tuple(msgspec.structs.replace(finding, window=None) for finding in facts.parts),
+        hidden=tuple(msgspec.structs.replace(finding, window=None) for finding in facts.hidden),
         last_values=(),
         last_launches=tuple(
             msgspec.structs.replace(launch, values=(), asserted=None) for launch in facts.last_launches

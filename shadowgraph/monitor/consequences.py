@@ -117,7 +117,7 @@ class Consequences:
 
     def _named(self, id: int, sure: bool) -> CausedBy | None:
         cause = self._guards.book.get(id)
-        if cause is None:
+        if cause is None or cause.suppressed_by:  # a hidden one takes no other finding with it
             return None
         return CausedBy(cause.id, cause.code, cause.fingerprint, cause.buffer.name, cause.buffer.serial, sure)
 

@@ -22,8 +22,9 @@ from shadowgraph.localize.locator import Locator
 from shadowgraph.model.buffers import Buffer
 from shadowgraph.model.findings import Batch, Culprit, Finding, Severity, Status, fingerprint
 from shadowgraph.model.guards import Side
+from shadowgraph.model.suppression_file import read_suppressions
 from shadowgraph.monitor.finding_builder import build_finding
-from shadowgraph.monitor.finding_store import FindingStore, read_suppressions
+from shadowgraph.monitor.finding_store import FindingStore
 from shadowgraph.monitor.logged_culprits import LoggedPhases, Operators, with_logged_culprits
 from shadowgraph.monitor.name_search import NameSearch
 from shadowgraph.monitor.overruns import Overruns
@@ -72,7 +73,7 @@ class FindingPipeline:
         operators: Operators = lambda *_: (),
     ) -> None:
         self._settings, self._search, self._batches, self._told = settings, search, batches, told
-        self._suppressions = read_suppressions(settings.suppressions) if settings.suppressions else frozenset()
+        self._suppressions = read_suppressions(settings.suppressions) if settings.suppressions else None
         self.book = FindingStore(self._suppressions)
         self.inferred = FindingStore()
         self._overruns: Overruns | None = None
@@ -117,7 +118,7 @@ class FindingPipeline:
         kept = self._with_culprits(kept, finding, new, stepped is not None)
         kept = self._tied(kept, draft)
         self._publish(kept, new)
-        alarming = new and kept.severity is Severity.ERROR
+        alarming = new and kept.severity is Severity.ERROR and not kept.suppressed_by
         if alarming:
             # In this event: the program may not reach its report.
             log(logging.ERROR, "%s", kept.message, finding=kept)
@@ -135,7 +136,8 @@ class FindingPipeline:
         return self._batches.of(draft.graph, draft.replay)
 
     def _publish(self, finding: Finding, new: bool = False) -> None:
-        """Notify the subscribers of a stored finding; a suppressed finding has no id and is skipped.
+        """Notify the subscribers of a stored finding. A suppressed sighting has no id and is skipped; a finding that
+        turned out to be suppressed is published, which withdraws it.
 
         Part of another finding's overrun is published only where it was published as a finding before: that withdraws
         it.
@@ -207,9 +209,20 @@ class FindingPipeline:
         return overruns
 
     def _revise(self, id: int, culprit: Culprit, candidates: tuple[Culprit, ...]) -> Finding | None:
-        kept = self.book.revise(id, with_source_line(culprit), candidates)
-        if kept is not None and kept.continues is None:
+        before, kept = self.book.get(id), self.book.revise(id, with_source_line(culprit), candidates)
+        if kept is None or before is None or kept.continues is not None:
+            return kept
+        if not kept.suppressed_by:
             log(logging.WARNING, "%s", revised(kept), finding=kept)
+        elif not before.suppressed_by:
+            log(
+                logging.WARNING,
+                "finding #%d is suppressed by %s: %s",
+                id,
+                kept.suppressed_by,
+                kept.message,
+                finding=kept,
+            )
         return kept
 
 

@@ -1,4 +1,4 @@
-"""Store of a run's findings: one entry per cause, with counts, revisions, and suppression by fingerprint.
+"""Store of a run's findings: one entry per cause, with counts, revisions, and what suppression rules hide.
 
 Written by `FindingPipeline` and `OverrunChain`, in the thread of an event; has no lock of its own.
 """
@@ -6,19 +6,18 @@ Written by `FindingPipeline` and `OverrunChain`, in the thread of an event; has 
 from __future__ import annotations
 
 import itertools
-import os
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from shadowgraph.checks.out_of_bounds.facts import overrun_of
-from shadowgraph.common.errors import MissingFileError, UsageError
 from shadowgraph.model.findings import Culprit, Finding, Severity, Status, fingerprint
 from shadowgraph.model.kinds import Detail
 from shadowgraph.model.overrun_extents import CausedBy, Origin
+from shadowgraph.model.suppressions import Rule, RuleCount, Suppressions
 from shadowgraph.monitor.merge_rules import attributed, merged, shows_nothing_new, writer_unknown
+from shadowgraph.monitor.suppressed_sightings import SuppressedSightings
 from shadowgraph.monitor.unobserved_sightings import Cause, UnobservedSightings
 from shadowgraph.monitor.unobserved_sightings import Where as _Where
 
@@ -27,44 +26,21 @@ _Launch = tuple[_Where, str | None, int | None, str | None]
 _Place = tuple[str, int, str, str, str | None]
 
 
-def read_suppressions(path: str | os.PathLike[str]) -> frozenset[str]:
-    """Read fingerprints from a file: one a line; the rest of the line and ``#`` comments are ignored.
-
-    Raises
-    ------
-    MissingFileError
-        When the file cannot be read.
-    UsageError
-        For a line that does not start with a fingerprint.
-    """
-    try:
-        lines = Path(path).read_text(encoding="utf-8-sig").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise MissingFileError(f"cannot read suppressions {path}: {_why(error)}") from None
-    found = set()
-    for number, line in enumerate(lines, 1):
-        words = line.split("#", 1)[0].split()
-        if not words:
-            continue
-        if len(words[0]) != 12 or any(c not in "0123456789abcdef" for c in words[0]):
-            raise UsageError(f"{path}:{number}: {words[0]!r} is no fingerprint (12 hexadecimal digits, see a report)")
-        found.add(words[0])
-    return frozenset(found)
-
-
 class FindingStore:
     """Findings in order of arrival.
 
+    What a rule hides is no finding. A sighting that fits a rule is not entered at all, so that no other sighting can
+    become a part of it; a finding that fits one only once its culprit is known stays under its id, marked, and is
+    neither finding nor note. It is decided again whenever the culprit changes.
+
     Attributes
     ----------
-    suppressed
-        Number of sightings (occurrences included) that matched a suppression.
     dropped
         Sightings of causes beyond the first `most`, which are not kept: a server that allocates the same broken buffer
         for each request has one cause per request, and must not run out of memory because of this.
     """
 
-    def __init__(self, suppressions: frozenset[str] = frozenset(), most: int = MOST) -> None:
+    def __init__(self, suppressions: Suppressions | None = None, most: int = MOST) -> None:
         self._ids = itertools.count(1)
         self._by_cause: dict[Cause, Finding] = {}
         self._latest: dict[Cause, Finding] = {}  # last sighting of each cause
@@ -73,8 +49,8 @@ class FindingStore:
         self._launches: dict[_Launch, Cause] = {}  # the same causes, by launch
         self._late: dict[_Where, Cause] = {}  # causes seen too late to identify the culprit
         self._unobserved = UnobservedSightings()
-        self._suppressions = suppressions
-        self.suppressed = self.dropped = self._errors = 0
+        self._suppressed = SuppressedSightings(suppressions or Suppressions())
+        self.dropped = self._errors = 0
         self._most = most
 
     def add(
@@ -85,7 +61,7 @@ class FindingStore:
         Which cause a sighting belongs to is decided by `_cause_of`, what is kept of it by
         `shadowgraph.monitor.merge_rules`. Damage by a launch that was not observed joins the cause that was last seen
         there, and is suppressed if that cause is; if it was the first sighting, the next observed one there supplies
-        the culprit, and turns it into a note if suppressed.
+        the culprit, and hides it if suppressed.
 
         Parameters
         ----------
@@ -103,9 +79,10 @@ class FindingStore:
         """
         own, where = fingerprint(finding), _where(finding)
         finding = msgspec.structs.replace(finding, fingerprint=mark or own)
-        marks = {finding.fingerprint, own} if self._unobserved.is_open(where) else {finding.fingerprint}
-        if self._unobserved.suppressed(where, observed, not marks.isdisjoint(self._suppressions)):
-            return self._suppress(finding, where, observed), False
+        marks = (own,) if self._unobserved.is_open(where) else ()
+        rule = self._unobserved.suppressed(where, observed, self._suppressed.rules.hiding(finding, marks))
+        if rule is not None:
+            return self._suppress(finding, where, observed, rule), False
         cause = self._cause_of(finding, where, key, observed)
         known, latest = self._by_cause.get(cause), self._latest.get(cause)
         if known is None and len(self._by_cause) >= self._most:
@@ -116,13 +93,13 @@ class FindingStore:
         if known is None or latest is None:
             return self._enter(finding, cause, exact), True
         if self._unobserved.shows_writer(where, observed, cause):
-            kept = msgspec.structs.replace(attributed(known, finding), fingerprint=own)
+            kept = self._decided(msgspec.structs.replace(attributed(known, finding), fingerprint=own))
             self._by_cause[cause] = kept
             return kept, False
         if shows_nothing_new(finding, known, latest):
             return known, False
-        kept = self._by_cause[cause] = merged(known, finding)
-        promoted = known.severity is Severity.NOTE and kept.severity is Severity.ERROR
+        kept = self._by_cause[cause] = self._decided(merged(known, finding))
+        promoted = not _is_error(known) and _is_error(kept)
         self._errors += promoted
         return kept, promoted
 
@@ -158,21 +135,25 @@ class FindingStore:
             self._late[_where(kept)] = cause
         return kept
 
-    def _suppress(self, finding: Finding, where: _Where, observed: bool) -> Finding:
-        """Count a sighting that is suppressed; one that was kept before its writer was known becomes a note."""
-        self.suppressed += 1
+    def _suppress(self, finding: Finding, where: _Where, observed: bool, rule: Rule) -> Finding:
+        """Count a sighting that is suppressed; one that was kept before its writer was known is hidden with it."""
         withdrawn = self._unobserved.withdrawn(where, observed)
         if withdrawn is None:
-            return finding
+            return self._suppressed.add(finding, rule)
         known = attributed(self._by_cause[withdrawn], finding)
         kept = self._by_cause[withdrawn] = msgspec.structs.replace(
             known,
-            severity=Severity.NOTE,
             culprit=finding.culprit,
             candidates=finding.candidates,
             fingerprint=fingerprint(finding),
+            suppressed_by=rule.place,
         )
         return kept
+
+    def _decided(self, finding: Finding) -> Finding:
+        """A finding whose culprit may have changed: hidden by the rule that fits it now, or shown."""
+        rule = self._suppressed.rules.hiding(finding)
+        return msgspec.structs.replace(finding, suppressed_by=rule.place if rule is not None else "")
 
     def sentence(self) -> str | None:
         """A report line on sightings that were not kept; None when all were kept."""
@@ -187,10 +168,10 @@ class FindingStore:
 
     def __len__(self) -> int:
         """Number of findings and notes, without suppressed ones and parts of overruns."""
-        return sum(finding.continues is None for finding in self._by_cause.values())
+        return sum(each.continues is None and not each.suppressed_by for each in self._by_cause.values())
 
     def __iter__(self) -> Iterator[Finding]:
-        """Everything kept, parts of overruns included, in order of first arrival."""
+        """Everything kept, parts of overruns and withdrawn findings included, in order of first arrival."""
         return iter(list(self._by_cause.values()))
 
     def get(self, id: int) -> Finding | None:
@@ -202,7 +183,7 @@ class FindingStore:
         """Set the culprit that localization has shown, or that it did not see the damage again: a new revision, or None
         for an unknown id.
 
-        Cause and fingerprint stay those of the first sighting.
+        Cause and fingerprint stay those of the first sighting. Whether a rule hides it is decided again.
         """
         kept, cause = self._amend(id, culprit=culprit, candidates=candidates), self._causes.get(id)
         if kept is not None and cause is not None and culprit.status is Status.CONFIRMED:
@@ -226,23 +207,44 @@ class FindingStore:
         known, cause = self.get(id), self._causes.get(id)
         if known is None or cause is None:
             return None
-        kept = self._by_cause[cause] = msgspec.structs.replace(known, revision=known.revision + revises, **facts)
+        kept = self._decided(msgspec.structs.replace(known, revision=known.revision + revises, **facts))
+        self._by_cause[cause] = kept
+        self._errors += _is_error(kept) and not _is_error(known)
         return kept
 
     @property
     def findings(self) -> tuple[Finding, ...]:
         """Errors, in order of first arrival."""
-        return tuple(f for f in self._by_cause.values() if f.severity is Severity.ERROR)
+        return tuple(f for f in self._by_cause.values() if _is_error(f))
 
     @property
     def notes(self) -> tuple[Finding, ...]:
         """Notes: worth knowing, and not errors."""
-        return tuple(f for f in self._by_cause.values() if f.severity is Severity.NOTE and f.continues is None)
+        return tuple(
+            f
+            for f in self._by_cause.values()
+            if f.severity is Severity.NOTE and f.continues is None and not f.suppressed_by
+        )
 
     @property
     def parts(self) -> tuple[Finding, ...]:
         """Broken guards that belong to the overruns of other findings: neither findings nor notes."""
-        return tuple(f for f in self._by_cause.values() if f.continues is not None)
+        return tuple(f for f in self._by_cause.values() if f.continues is not None and not f.suppressed_by)
+
+    @property
+    def hidden(self) -> tuple[Finding, ...]:
+        """What suppression rules hide: those of one rule and fingerprint as one."""
+        return self._suppressed.with_withdrawn(f for f in self._by_cause.values() if f.suppressed_by)
+
+    @property
+    def suppressed(self) -> int:
+        """Number of sightings (occurrences included) that suppression rules hide."""
+        return self._suppressed.count + sum(f.occurrences for f in self._by_cause.values() if f.suppressed_by)
+
+    @property
+    def rule_counts(self) -> tuple[RuleCount, ...]:
+        """What each suppression rule has hidden."""
+        return self._suppressed.rows(self._by_cause.values())
 
     def about(self, serial: int) -> Finding | None:
         """The finding that says most about a buffer's contents: the first error about it, else an overrun that reached
@@ -250,6 +252,10 @@ class FindingStore:
         own = [f for f in (*self.findings, *self.notes) if f.buffer.serial == serial and f.caused_by is None]
         over = [f for f in self.findings if any(one.serial == serial for one in overrun_of(f).reaches)]
         return next((f for f in (*own, *over) if f.severity is Severity.ERROR), next(iter(own), None))
+
+
+def _is_error(finding: Finding) -> bool:
+    return finding.severity is Severity.ERROR and not finding.suppressed_by
 
 
 def _side(finding: Finding) -> str:
@@ -267,7 +273,3 @@ def _place(finding: Finding) -> _Place:
 def _launch(finding: Finding) -> _Launch:
     culprit = finding.culprit
     return _where(finding), culprit.name, culprit.node, finding.graph if culprit.node is not None else None
-
-
-def _why(error: OSError | UnicodeDecodeError) -> str:
-    return (error.strerror or str(error)) if isinstance(error, OSError) else "it is no text in UTF-8"

@@ -146,7 +146,7 @@ class OverrunChain:
 
     def _named(self, origin: int | None) -> Origin | None:
         first = self.guards.book.get(origin) if origin is not None else None
-        if first is None:
+        if first is None or first.suppressed_by:  # a hidden one takes no other finding with it
             return None
         return Origin(first.buffer.name, first.buffer.serial, first.fingerprint, first.id)
 

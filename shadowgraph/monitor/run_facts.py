@@ -50,6 +50,7 @@ def facts_of(
     faults: Mapping[str, int],
     left_alone: Mapping[str, int],
     stepped_aside: Mapping[str, int],
+    ended: bool,
 ) -> RunFacts:
     """The current facts, as data.
 
@@ -57,6 +58,8 @@ def facts_of(
     ----------
     faults, left_alone, stepped_aside
         Counts by reason: internal errors, captures without guards, and other cases left to the program.
+    ended
+        Whether the debugger has ended.
     """
     names = work.context.names
     return RunFacts(
@@ -81,6 +84,9 @@ def facts_of(
         replays=Replays(work.budget.replays, work.budget.checked, work.budget.observed),
         high_water=work.checks[Headroom].rows(),
         fences=work.fences.rows(),
+        suppressions=work.book.rule_counts,
+        hidden=work.book.hidden,
+        ended=ended,
         watches=tuple((watch.name, tuple(watch.changes), watch.dropped) for watch in work.watches.watches),
     )
 

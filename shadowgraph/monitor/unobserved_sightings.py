@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Container
 from typing import TypeVar
 
+from shadowgraph.model.suppressions import Rule
+
 Cause = tuple[str, int, str, str]
 Where = tuple[str, int, str]
 _K = TypeVar("_K")
@@ -32,26 +34,26 @@ class UnobservedSightings:
         self._open: dict[Where, Cause] = {}  # causes of which no observed sighting is known
         self._also: dict[Cause, Cause] = {}  # the same causes, as observed sightings show them
         self._last: dict[Where, Cause] = {}
-        self._quiet: dict[Where, None] = {}  # where findings were suppressed
+        self._quiet: dict[Where, Rule] = {}  # where findings were suppressed, and by what
         self._times: dict[Where, int] = {}
 
     def is_open(self, where: Where) -> bool:
         """Whether damage there has no observed sighting yet: the next one tells its writer, and its fingerprint."""
         return where in self._open
 
-    def suppressed(self, where: Where, observed: bool, is_suppressed: bool) -> bool:
-        """Whether a sighting is suppressed: an unobserved one is where an observed one was, since its writer is not
-        known."""
+    def suppressed(self, where: Where, observed: bool, rule: Rule | None) -> Rule | None:
+        """The rule that hides a sighting: of an unobserved one, whose writer is not known, the rule that hid the last
+        observed one there."""
         if observed:
-            if is_suppressed:
-                _keep(self._quiet, where, None)
+            if rule is not None:
+                _keep(self._quiet, where, rule)
             else:
                 self._quiet.pop(where, None)
-            return is_suppressed
+            return rule
         _keep(self._times, where, self._times.get(where, 0) + 1)
         if self._times[where].bit_count() == 1:
             self.stirs += 1
-        return is_suppressed or where in self._quiet
+        return rule or self._quiet.get(where)
 
     def cause_of(self, where: Where, observed: bool, cause: Cause, known: Container[Cause]) -> Cause:
         """The cause as which a sighting is to be stored: for an unobserved one the cause that was last seen there."""

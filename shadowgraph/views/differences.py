@@ -107,8 +107,12 @@ def _place(buffer: Buffer) -> str:
 
 
 def _findings(before: RunFacts, after: RunFacts) -> tuple[tuple[SeenFinding, ...], ...]:
-    """Gone, new and common findings, errors first."""
-    first, second = (_by_fingerprint((*facts.findings, *facts.notes)) for facts in (before, after))
+    """Gone, new and common findings, errors first. One that a side suppresses is there, and neither gone nor new."""
+    shown = {each.fingerprint for facts in (before, after) for each in (*facts.findings, *facts.notes)}
+    first, second = (
+        _by_fingerprint((*facts.findings, *facts.notes, *(f for f in facts.hidden if f.fingerprint in shown)))
+        for facts in (before, after)
+    )
     seen = [_seen(first.get(each, []), second.get(each, [])) for each in dict.fromkeys((*first, *second))]
     seen.sort(key=lambda finding: finding.severity is not Severity.ERROR)
     gone = tuple(finding for finding in seen if not finding.after)

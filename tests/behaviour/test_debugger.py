@@ -301,7 +301,7 @@ def test_suppressed_by_fingerprint(tmp_path: object) -> None:
     path.write_text(f"# known\n{first.fingerprint}  table, issue 12\n")
     debugger = run(suppressions=str(path))
     assert debugger.findings == ()
-    assert "suppressed: 1" in str(debugger.report(quiet=True))
+    assert "suppressed: 1 finding, 1 sighting\n" in str(debugger.report(quiet=True))
     with pytest.raises(sg.ShadowgraphError, match="cannot read suppressions"):
         run(suppressions=str(path) + ".missing")
 

@@ -207,7 +207,7 @@ def test_notes_are_shown_and_not_summed_up() -> None:
 
 def test_what_stood_in_the_way_is_said() -> None:
     said = text(suppressed=1200, faults={"check: KeyError: 1": 3}, guards_shrunk=2, guards_dropped=1000)
-    assert "suppressed: 1,200\n" in said
+    assert "suppressed: 1,200 sightings\n" in said
     assert "internal error of shadowgraph, 3 times (the program went on): check: KeyError: 1\n" in said
     assert re.search(r"^guards: 2 .*1,000 left out", said, re.MULTILINE)
     assert "guards:" not in text(suppressed=1)

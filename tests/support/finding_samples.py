@@ -26,6 +26,7 @@ from shadowgraph.model.high_water import Driver, Forecast, HighWaterMark, Marked
 from shadowgraph.model.phases import Phase
 from shadowgraph.model.run_facts import RunFacts
 from shadowgraph.model.stacks import Frame
+from shadowgraph.model.suppressions import Rule, Suppressions
 
 ALLOCATED = (Frame("/srv/app/backend.py", 41, "init_state"), Frame("/srv/app/server.py", 7, "main"))
 LAUNCHED = (Frame("/srv/app/draft.py", 120, "prepare"), Frame("/srv/app/server.py", 9, "main"))
@@ -132,3 +133,8 @@ def run_of(*findings: Finding, **facts: Any) -> RunFacts:
         watches=(),
     )
     return replace(made, **facts)
+
+
+def known(*fingerprints: str) -> Suppressions:
+    """Rules that hide the findings with these fingerprints."""
+    return Suppressions([Rule(f"known.txt:{number}", each) for number, each in enumerate(fingerprints, 1)])

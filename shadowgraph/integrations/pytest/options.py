@@ -120,7 +120,7 @@ def _try_out(asked: Asked) -> None:
     """Validate that the options fit together, that files can be read and that the backend works."""
     settings = asked.settings({} if asked.everywhere else {"backend": "host"})  # the latter without torch
     if settings.suppressions is not None:
-        from shadowgraph.monitor.finding_store import read_suppressions
+        from shadowgraph.model.suppression_file import read_suppressions
 
         read_suppressions(settings.suppressions)
     if settings.backend == "cuda":

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from shadowgraph.integrations.pytest.tally import Tally, decoded
+from shadowgraph.model.suppressions import added_counts
+from shadowgraph.render.text.suppressed_text import suppressed_lines
 
 _TITLE = "shadowgraph"
 
@@ -45,7 +47,7 @@ class Summary:
         terminalreporter.section(_TITLE)
         for text in self._outside():
             terminalreporter.write_line(text, red=True)
-        for line in (*self._counts(), *self._ends(self._config.get_verbosity() > 0)):
+        for line in (*self._counts(), *self._suppressed(), *self._ends(self._config.get_verbosity() > 0)):
             terminalreporter.write_line(line)
 
     def _outside(self) -> list[str]:
@@ -57,6 +59,12 @@ class Summary:
         if not inside and not outside:
             return ["no findings"]
         return [_count(code, inside[code], outside[code]) for code in sorted({*inside, *outside})]
+
+    def _suppressed(self) -> list[str]:
+        """What suppression rules hid, over all processes of the run."""
+        sightings = sum(tally.suppressed for _, tally in self._tallies)
+        rules = added_counts(tally.rules for _, tally in self._tallies)
+        return [line.plain for line in suppressed_lines(sightings, rules, ended=True)]
 
     def _ends(self, verbose: bool) -> list[str]:
         lines = []

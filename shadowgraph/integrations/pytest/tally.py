@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from shadowgraph.model.suppressions import RuleCount, added_counts
+
 if TYPE_CHECKING:
     from shadowgraph.integrations.pytest.quieting import FaultsAside
     from shadowgraph.integrations.pytest.watcher import Watcher
@@ -27,6 +29,8 @@ class Tally(msgspec.Struct, frozen=True):
         One sentence, or empty when no debugger ran.
     lines
         Other lines for the summary.
+    suppressed, rules
+        How often suppressed findings were seen, and what each suppression rule hid.
     faults
         Internal errors, counted.
     details
@@ -39,6 +43,8 @@ class Tally(msgspec.Struct, frozen=True):
     slowest_in: str = ""
     coverage: str = ""
     lines: tuple[str, ...] = ()
+    suppressed: int = 0
+    rules: tuple[RuleCount, ...] = ()
     faults: dict[str, int] = {}
     details: tuple[str, ...] = ()
 
@@ -60,8 +66,10 @@ def tally_of(watcher: Watcher, aside: FaultsAside, faults_before: Mapping[str, i
     with error_barrier("summary"):
         told += _outside(watcher)
     coverage, lines = "", tuple(watcher.said)
+    facts: list[RunFacts] = []
     with error_barrier("summary"):
-        coverage, more = _facts(watcher)
+        facts += [debugger.facts() for debugger in watcher.debuggers]
+        coverage, more = _facts(facts)
         lines += more
     counted = {what: n - faults_before.get(what, 0) for what, n in internal_errors.counts.items()}
     return Tally(
@@ -71,6 +79,8 @@ def tally_of(watcher: Watcher, aside: FaultsAside, faults_before: Mapping[str, i
         slowest_in=watcher.slowest[1],
         coverage=coverage,
         lines=lines,
+        suppressed=sum(made.suppressed for made in facts),
+        rules=added_counts(made.suppressions for made in facts),
         faults={what: n for what, n in counted.items() if n > 0},
         details=tuple(aside.kept),
     )
@@ -78,17 +88,15 @@ def tally_of(watcher: Watcher, aside: FaultsAside, faults_before: Mapping[str, i
 
 def _outside(watcher: Watcher) -> list[tuple[str, str]]:
     from shadowgraph.integrations.pytest.failing import shown
-    from shadowgraph.model.findings import Severity
 
-    kept = [s for s in watcher.outside if s.finding.severity is Severity.ERROR and not s.told]
+    kept = [s for s in watcher.outside if s.is_error and not s.told]
     return [(s.finding.code, "\n".join(shown(s))) for s in kept]
 
 
-def _facts(watcher: Watcher) -> tuple[str, tuple[str, ...]]:
+def _facts(facts: list[RunFacts]) -> tuple[str, tuple[str, ...]]:
     """Coverage over all debuggers, and their lines on limits."""
     from shadowgraph.wrap.folder.merging import coverage_of
 
-    facts = [debugger.facts() for debugger in watcher.debuggers]
     if not facts:
         return "", ("no test was watched",)
     lines = [f"limit: {limit}" for made in facts for limit in made.limits]
@@ -98,12 +106,10 @@ def _facts(watcher: Watcher) -> tuple[str, tuple[str, ...]]:
 
 
 def _left_out(facts: list[RunFacts]) -> list[str]:
-    """Lines on suppressed findings, on captures without guards, and on where the debugger stepped aside."""
+    """Lines on captures without guards, and on where the debugger stepped aside."""
     from shadowgraph.common.words import plural
 
-    suppressed = sum(made.suppressed for made in facts)
-    lines = [f"suppressed: {suppressed:,}"] if suppressed else []
     left = [(reason, n) for made in facts for reason, n in made.left_alone.items()]
-    lines += [f"guards: left out of {plural(n, 'capture')}: {reason}" for reason, n in left]
+    lines = [f"guards: left out of {plural(n, 'capture')}: {reason}" for reason, n in left]
     aside = sum((Counter(made.stepped_aside) for made in facts), Counter[str]())
     return lines + [f"stepped aside: {n:,} {reason}" for reason, n in aside.items()]

@@ -28,7 +28,7 @@ from shadowgraph.graphs.host.graph import report_collected
 from shadowgraph.integrations.pytest.backend import interpret_triton
 from shadowgraph.integrations.pytest.guests import is_wrapped, wraps_debugger
 from shadowgraph.integrations.pytest.windows import Sighting, Window
-from shadowgraph.model.findings import Finding, Severity
+from shadowgraph.model.findings import Finding
 
 if TYPE_CHECKING:
     from shadowgraph.graphs.dispatch.eager import EagerMode
@@ -181,7 +181,13 @@ class Watcher:
         with self._lock:
             before, self._known[key] = self._known.get(key), finding
             latest = self._latest.get(key)
-            promoted = before is not None and before.severity is not finding.severity
+            if before is not None and latest is not None and finding.suppressed_by and not before.suppressed_by:
+                latest.finding = finding  # withdrawn: a suppression rule fits the culprit that is known now
+                return
+            promoted = before is not None and (before.severity, before.suppressed_by) != (
+                finding.severity,
+                finding.suppressed_by,
+            )
             if before is not None and latest is not None and not promoted:
                 here = self.outside if self.window is None else self.window.sightings
                 if finding.occurrences == before.occurrences or latest in here:
@@ -198,7 +204,7 @@ class Watcher:
             sighting = Sighting(finding, window.phase, window.where())
             window.sightings.append(sighting)
         self._latest[key] = sighting
-        if window is not None and finding.severity is Severity.ERROR:
+        if window is not None and sighting.is_error:
             self.heard(window, sighting)
 
     def check(self) -> None:

@@ -30,6 +30,11 @@ class Sighting:
     where: str = ""
     told: bool = False
 
+    @property
+    def is_error(self) -> bool:
+        """Whether it is a finding: no note, and not suppressed since."""
+        return self.finding.severity is Severity.ERROR and not self.finding.suppressed_by
+
 
 @dataclass(eq=False)
 class Window:
@@ -61,7 +66,7 @@ class Window:
 
     def errors(self) -> list[Sighting]:
         """Sightings of findings, without notes."""
-        return [s for s in self.sightings if s.finding.severity is Severity.ERROR]
+        return [s for s in self.sightings if s.is_error]
 
     def codes(self) -> list[str]:
         """Codes of the findings, sorted."""

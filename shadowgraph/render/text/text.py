@@ -20,6 +20,7 @@ from shadowgraph.render.text.failure_text import asserted_line, failure_head, fa
 from shadowgraph.render.text.finding_rows import FactRow, end_rows, fact_rows, unlike_what
 from shadowgraph.render.text.folding import folded, found, in_processes, of, process_rows
 from shadowgraph.render.text.high_water_text import high_water_lines
+from shadowgraph.render.text.suppressed_text import suppressed_lines
 from shadowgraph.views.byte_rows import ByteRow, window_rows
 from shadowgraph.views.byte_values import decoded
 
@@ -189,8 +190,7 @@ def limit_lines(facts: RunFacts) -> Iterator[Text]:
             yield Text(
                 f"{name}: its nodes and pool are unknown; replays, names and declared buffers only", style="yellow"
             )
-    if facts.suppressed:
-        yield Text(f"suppressed: {facts.suppressed:,}")
+    yield from suppressed_lines(facts.suppressed, facts.suppressions, facts.ended)
 
 
 def _fault_lines(facts: RunFacts) -> Iterator[Text]:

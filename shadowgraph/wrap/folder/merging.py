@@ -14,6 +14,7 @@ from shadowgraph.model.coverage import Coverage, LargeGuards, added_classes
 from shadowgraph.model.findings import Finding, Severity
 from shadowgraph.model.high_water import HighWaterMark, fullest_first
 from shadowgraph.model.run_facts import Replays, RunFacts
+from shadowgraph.model.suppressions import added_counts
 from shadowgraph.wrap.folder.process_record import ProcessRecord
 
 # Fields of `RunFacts` that are summed over all debuggers: numbers, numbers by reason, and tuples.
@@ -30,7 +31,10 @@ def merge(processes: Sequence[ProcessRecord]) -> RunFacts:
     return RunFacts(
         findings=_of(found, Severity.ERROR),
         notes=_of(found, Severity.NOTE),
-        parts=tuple(finding for finding in found if finding.continues is not None),
+        parts=tuple(each for each in found if each.continues is not None and not each.suppressed_by),
+        hidden=tuple(finding for finding in found if finding.suppressed_by),
+        suppressions=added_counts(facts.suppressions for facts in summaries),
+        ended=_have_ended(processes),
         coverage=coverage_of(facts.coverage for facts in summaries),
         graphs=_graphs(processes),
         faults=_faults(processes),
@@ -45,8 +49,12 @@ def merge(processes: Sequence[ProcessRecord]) -> RunFacts:
 
 def _findings(processes: Sequence[ProcessRecord]) -> list[Finding]:
     """Findings, notes and parts of overruns with new ids, and the references between them with these."""
-    found = [(place, finding) for place, process in enumerate(processes) for finding in process.findings]
-    found.sort(key=lambda each: (each[1].continues is not None, each[1].time))
+    found = [
+        (place, finding)
+        for place, process in enumerate(processes)
+        for finding in (*process.findings, *(hidden for facts in process.summaries for hidden in facts.hidden))
+    ]
+    found.sort(key=lambda each: (bool(each[1].suppressed_by), each[1].continues is not None, each[1].time))
     numbers = {(place, f.id, f.buffer.serial): number for number, (place, f) in enumerate(found, 1)}
     return [_renumbered(finding, number, place, numbers) for number, (place, finding) in enumerate(found, 1)]
 
@@ -70,7 +78,16 @@ def _summed(summaries: Sequence[RunFacts]) -> dict[str, Any]:
 
 
 def _of(found: list[Finding], severity: Severity) -> tuple[Finding, ...]:
-    return tuple(finding for finding in found if finding.severity is severity and finding.continues is None)
+    return tuple(f for f in found if f.severity is severity and f.continues is None and not f.suppressed_by)
+
+
+def _have_ended(processes: Sequence[ProcessRecord]) -> bool:
+    """Whether every watched process was watched to its end."""
+    watched = [process for process in processes if process.backend is not None]
+    return bool(watched) and all(
+        process.ended == "exit" and process.summaries and all(facts.ended for facts in process.summaries)
+        for process in watched
+    )
 
 
 def coverage_of(parts: Iterable[Coverage]) -> Coverage:

@@ -88,8 +88,9 @@ class ProcessRecord:
 
     @property
     def found(self) -> Counts:
-        """How much of what it found is told as what, as in the last lines of a report."""
-        told = [finding for finding in self.findings if finding.continues is None]
+        """How much of what it found is told as what, as in the last lines of a report; parts of overruns and what is
+        suppressed are not."""
+        told = [finding for finding in self.findings if finding.continues is None and not finding.suppressed_by]
         errors = [finding for finding in told if finding.severity is Severity.ERROR]
         follow = sum(finding.is_consequence for finding in errors)
         return Counts(len(errors) - follow, follow, len(told) - len(errors))

@@ -75,7 +75,7 @@ class FindingsLogger:
             if before is not None and not _says_more(finding, before):
                 return
             self._write(finding, before is None)
-            first = finding.severity is Severity.ERROR and not self._erred
+            first = finding.severity is Severity.ERROR and not finding.suppressed_by and not self._erred
             self._erred = self._erred or first
         if first:  # outside the lock: a dump takes the debugger's lock
             self._on_error()
@@ -96,9 +96,12 @@ class FindingsLogger:
         """Write the findings that changed since, and all other facts of the report."""
         facts = self.debugger.facts()
         with self._lock:
-            for finding in (*facts.damage, *facts.notes):
+            withdrawn = [finding for finding in facts.hidden if finding.id]
+            for finding in (*facts.damage, *facts.notes, *withdrawn):
                 self._catch_up(finding, interim=kind == "interim")
-        facts = msgspec.structs.replace(facts, findings=(), notes=(), parts=(), failures=())
+        number = rank()
+        hidden = tuple(msgspec.structs.replace(each, rank=number) for each in facts.hidden if not each.id)
+        facts = msgspec.structs.replace(facts, findings=(), notes=(), parts=(), failures=(), hidden=hidden)
         body = msgspec.json.encode(plain_facts(redacted(facts) if self._redact else facts))
         self._log.write_json(kind, b'"book":%d,"facts":' % self._book + body)
 

@@ -1,0 +1,35 @@
+"""What suppression rules hid, as lines: below a report, in the summary of a test run. Pure functions over facts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from rich.text import Text
+
+from shadowgraph.common.console import tame
+from shadowgraph.common.source_paths import short
+from shadowgraph.common.words import plural
+from shadowgraph.model.suppressions import RuleCount
+
+
+def suppressed_lines(sightings: int, rules: Sequence[RuleCount], ended: bool) -> Iterator[Text]:
+    """The number of hidden findings, and each rule with what it hid.
+
+    Parameters
+    ----------
+    sightings
+        How often hidden findings were seen.
+    ended
+        Whether the run is over: before that, a rule that has hidden nothing is left out.
+    """
+    found = sum(rule.findings for rule in rules)
+    if sightings:
+        said = (
+            f"{plural(found, 'finding')}, {plural(sightings, 'sighting')}" if found else plural(sightings, "sighting")
+        )
+        yield Text(f"suppressed: {said}")
+    for rule in rules:
+        if rule.is_stale and not ended:
+            continue
+        style = "yellow" if rule.is_stale or rule.expired else "none"
+        yield Text(f"suppression {short(rule.rule.place)}: {tame(rule.sentence())}", style=style)
