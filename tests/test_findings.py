@@ -23,7 +23,7 @@ DOCUMENTED = {
     "culprit": "status kind name node file line stack",
 }
 EXTRA = {
-    "": "reader window fingerprint batch continues caused_by detail step widest",
+    "": "reader window fingerprint batch continues caused_by detail step widest suppressed_by",
     "buffer": "address serial role allocated allocated_source view",
     "bytes": "",
     "culprit": "source grid block kernel arguments led_by seen_in search learnt_from launched_source bounds",

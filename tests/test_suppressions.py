@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
 import threading
 from pathlib import Path
@@ -18,6 +19,7 @@ from shadowgraph.model.run_facts import without_memory
 from shadowgraph.model.suppression_file import append_rule, line_of, parsed_rules, read_suppressions
 from shadowgraph.model.suppressions import Rule, RuleCount, Suppressions, added_counts
 from shadowgraph.monitor.finding_store import FindingStore
+from shadowgraph.render.text.suppressed_text import suppressed_lines
 from shadowgraph.render.text.text import lines
 
 PRINT = fingerprint(FINDING)
@@ -328,6 +330,24 @@ def test_a_report_says_what_each_rule_hid() -> None:
     assert text(suppressed=1200, suppressions=COUNTS) == [*first, last], "a run that goes on may still need a rule"
     assert text(suppressed=1200, suppressions=COUNTS, ended=True) == [first[0], first[1], stale, last]
     assert text() == []
+
+
+def blocks() -> list[str]:
+    """The examples of the documentation: a file of rules, and what a report says of them."""
+    docs = (Path(__file__).parents[1] / "docs" / "findings.md").read_text("utf-8")
+    return re.findall(r"```text\n(.*?)```", docs.partition("## Suppressions")[2], re.DOTALL)
+
+
+def test_the_documentation_shows_what_is_read_and_said() -> None:
+    file, said = blocks()
+    first, second, third, fourth, fifth = parsed_rules(file, "known.txt")
+    assert (first.fingerprint, second.reason) == ("0123456789ab", "fixed by the next release")
+    rows = (
+        RuleCount(replace(third, place="known.txt:3"), 2, 5),
+        RuleCount(replace(fourth, place="known.txt:4")),
+        RuleCount(replace(fifth, place="known.txt:5", expires="2026-01-31"), expired=True, shown=1),
+    )
+    assert said.splitlines() == [line.plain for line in suppressed_lines(5, rows, ended=True)]
 
 
 def test_counts_of_processes_are_added() -> None:

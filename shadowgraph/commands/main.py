@@ -30,11 +30,12 @@ _COMMANDS = (
     "pause",
     "report",
     "resume",
+    "suppress",
     "timeline",
     "wrap",
 )
 # These make many objects of a large dump and free none: garbage collection would take a fifth of their time.
-_KEEP_ALL = frozenset(("aliases", "diff", "hexdump", "map", "nodes", "report", "timeline"))
+_KEEP_ALL = frozenset(("aliases", "diff", "hexdump", "map", "nodes", "report", "suppress", "timeline"))
 _INTERNAL = 70  # EX_SOFTWARE
 
 

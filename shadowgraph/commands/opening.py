@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from shadowgraph.model.buffers import Buffer
     from shadowgraph.model.findings import Finding
     from shadowgraph.model.graphs import Graph
+    from shadowgraph.model.run_facts import RunFacts
 
 PATH = "a dump, the run folder of `shadowgraph wrap` (the latest dump of each process), or a report: see docs/verbs.md"
 
@@ -62,6 +63,38 @@ def opened_dump(path: str | Path, opened: ExitStack) -> Dump:
 
     with working(f"reading {os.path.basename(path)}"):
         return opened.enter_context(read_dump(path))
+
+
+def facts_at(path: str, opened: ExitStack) -> RunFacts:
+    """The facts of a report on a dump, a run folder or a report as JSON, with the numbers that the report shows.
+
+    Raises
+    ------
+    RunFolderError, DumpError, MissingFileError
+        When it cannot be read.
+    """
+    from shadowgraph.commands.saved.reader import is_saved, read_saved
+    from shadowgraph.wrap.folder.reader import read_run
+
+    if is_saved(path):
+        return read_saved(path).report
+    return read_run(path).merged() if os.path.isdir(path) else opened_dump(path, opened).facts()
+
+
+def latest_run() -> str:
+    """The run folder that `shadowgraph wrap` made last below the working directory.
+
+    Raises
+    ------
+    UsageError
+        When there is none.
+    """
+    from shadowgraph.wrap.folder.run_folder import DEFAULT_PARENT, MANIFEST
+
+    made = [(file.stat().st_mtime, file.parent) for file in Path(DEFAULT_PARENT).glob(f"*/{MANIFEST}")]
+    if not made:
+        raise UsageError(f"there is no run below {DEFAULT_PARENT}: name a dump or a run folder")
+    return str(max(made)[1])
 
 
 def run_dumps(path: str, opened: ExitStack) -> list[Dump]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from shadowgraph.commands.opening import latest_dumps, made_up, opened_dump
+from shadowgraph.commands.opening import facts_at, latest_dumps, made_up, opened_dump
 from shadowgraph.common.errors import DamagedDumpError, DumpError, MissingFileError, RunFolderError, UsageError
 
 if TYPE_CHECKING:
@@ -29,6 +29,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON document instead")
     parser.add_argument("--html", metavar="FILE", help="write one self-contained page instead, and say where it is")
     parser.add_argument(
+        "--sarif", metavar="FILE", help="write the findings as SARIF 2.1.0 instead, for code hosts, and say where it is"
+    )
+    parser.add_argument(
+        "--github",
+        action="store_true",
+        help="print the findings as workflow commands instead, from which GitHub makes annotations",
+    )
+    parser.add_argument(
+        "--root",
+        metavar="DIR",
+        help="the folder that --sarif and --github name source files relative to (default: the repository of the "
+        "working directory)",
+    )
+    parser.add_argument(
         "--marks", action="store_true", help="list the high-water mark of every static buffer, not the fullest few"
     )
     parser.add_argument(
@@ -42,8 +56,8 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError(f"--error-exitcode must be from 0 to 255, not {args.error_exitcode}")
     from shadowgraph.commands.saved.reader import is_saved
 
-    if args.html is not None:
-        found = _page(args)
+    if args.html is not None or args.sarif is not None or args.github:
+        found = _elsewhere(args)
     elif is_saved(args.path):
         found = _saved(args.path, args.json, args.marks)
     else:
@@ -62,15 +76,45 @@ def _saved(path: str, as_json: bool, marks: bool) -> bool:
     return bool(report.facts.findings)
 
 
+def _elsewhere(args: argparse.Namespace) -> bool:
+    """Write the requested files, and print annotations, in place of the report."""
+    from shadowgraph.render.html.writing import require_target
+
+    if args.json:
+        raise UsageError("--json prints a document; --html, --sarif and --github write others: take one of them")
+    for option, path in (("--html", args.html), ("--sarif", args.sarif)):
+        if path is not None:
+            require_target(path, option)
+    found = _page(args) if args.html is not None else False
+    return _for_code_hosts(args) if args.sarif is not None or args.github else found
+
+
+def _for_code_hosts(args: argparse.Namespace) -> bool:
+    """Write SARIF and print annotations; neither if one of them cannot be built completely."""
+    from shadowgraph.common.atomic_files import atomic_write
+    from shadowgraph.render.annotations import workflow_commands
+    from shadowgraph.render.sarif import to_sarif
+    from shadowgraph.render.source_root import source_root
+    from shadowgraph.render.text.shown import said
+
+    root = source_root(args.root)
+    with ExitStack() as opened, made_up(args.path, "list of findings"):
+        facts = facts_at(args.path, opened)
+        lines = list(workflow_commands(facts, root)) if args.github else []
+        text = to_sarif(facts, root) if args.sarif is not None else ""
+    if args.sarif is not None:
+        print(said(f"wrote {atomic_write(args.sarif, text.encode())}").plain)
+    for line in lines:
+        print(line)
+    return bool(facts.findings)
+
+
 def _page(args: argparse.Namespace) -> bool:
     """Write the page; writes nothing if it cannot be built completely."""
     from shadowgraph.commands.saved.reader import is_saved
-    from shadowgraph.render.html.writing import page_html, require_target, write_page
+    from shadowgraph.render.html.writing import page_html, write_page
     from shadowgraph.render.text.shown import said
 
-    if args.json:
-        raise UsageError("--json prints a document and --html writes a page: take one of them")
-    require_target(args.html)
     with ExitStack() as opened, made_up(args.path, "page"):
         if is_saved(args.path):
             page = _saved_page(args.path)

@@ -171,11 +171,12 @@ def _settings(args: argparse.Namespace) -> dict[str, Any]:
     own = given(vars(args), "wrap")
     if "fence" in own or args.fence_from is not None:
         own["fence"] = _fence(own, args)
+    variables = from_variables(os.environ)
     for row in OPTIONS:
-        if isinstance(row.kind, File) and row.name in own:
-            own[row.name] = _readable(own[row.name])
+        if isinstance(row.kind, File) and (row.name in own or row.name in variables):
+            own[row.name] = _readable(own.get(row.name, variables.get(row.name)))  # the program may change its folder
     backend = own.pop("backend", None)  # one of the choices; its variable counts in no wrapped process
-    require({**from_variables(os.environ), **own})
+    require({**variables, **own})
     defaults = defaults_of("wrap", {name: text for name, text in os.environ.items() if name != _BACKEND.variable})
     return {**defaults, **own, **({"backend": backend} if backend is not None else {})}
 

@@ -12,10 +12,9 @@ import difflib
 import fcntl
 import os
 import re
-from collections.abc import Iterator
 from datetime import UTC, date, datetime
 
-import msgspec
+from msgspec.structs import replace
 
 from shadowgraph.common.errors import MissingFileError, UsageError
 from shadowgraph.model.kinds import kinds
@@ -65,8 +64,8 @@ def parsed_rules(text: str, called: str) -> tuple[Rule, ...]:
         except ValueError as error:
             raise UsageError(f"{place}: {error}") from None
         if rule is not None:
-            named = msgspec.structs.replace(rule, reason="", expires="")
-            found.setdefault(named if not rule.expires else rule, msgspec.structs.replace(rule, place=place))
+            named = replace(rule, reason="", expires="")
+            found.setdefault(named if not rule.expires else rule, replace(rule, place=place))
     return tuple(found.values())
 
 
@@ -92,9 +91,12 @@ def append_rule(path: str | os.PathLike[str], rule: Rule, comment: str = "") -> 
     MissingFileError
         When the file cannot be read or written.
     UsageError
-        For a file with a line that is no rule; nothing is written.
+        For a file with a line that is no rule, and for a rule that is no line; nothing is written.
     """
-    called = os.fspath(path)
+    called, line = os.fspath(path), line_of(rule)
+    if [replace(each, place=rule.place) for each in parsed_rules(line, called)] != [rule]:
+        raise UsageError(f"no line of {called} can hold such a rule: {line!r}")
+    heading = f"# {' '.join(comment.split())}\n" if comment else ""
     try:
         number = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
     except OSError as error:
@@ -104,11 +106,9 @@ def append_rule(path: str | os.PathLike[str], rule: Rule, comment: str = "") -> 
         text = _text_of(path)
         parsed_rules(text, called)
         ahead = "\n" if text and not text.endswith(("\n", "\r")) else ""
-        heading = f"# {' '.join(comment.split())}\n" if comment else ""
-        made = f"{heading}{line_of(rule)}\n"
-        parsed_rules(made, called)
-        _append(number, (ahead + made).encode("utf-8", "backslashreplace"))
-        return f"{called}:{len((text + ahead + made).splitlines())}"
+        made = f"{ahead}{heading}{line}\n"
+        _append(number, made.encode("utf-8", "backslashreplace"))
+        return f"{called}:{len((text + made).splitlines())}"
     except OSError as error:
         raise MissingFileError(f"cannot write {called}: {error.strerror}") from None
     finally:
@@ -249,13 +249,7 @@ def required_date(text: str) -> str:
 
 
 def _quoted(value: str) -> str:
-    value = " ".join(_printable(value))
     if re.fullmatch(r"""[^\s"'#][^\s#]*""", value):
         return value
     escaped = value.replace("\\", "\\\\").replace('"', '\\"')
     return f'"{escaped}"'
-
-
-def _printable(value: str) -> Iterator[str]:
-    """The words of a value, without control characters."""
-    return (re.sub(r"[\x00-\x1f\x7f]", "?", word) for word in value.split())

@@ -30,7 +30,13 @@ class Side:
 
 
 class SeenFinding(msgspec.Struct, frozen=True):
-    """A finding by its fingerprint, and the number of findings with this fingerprint on each side."""
+    """A finding by its fingerprint, and the number of findings with this fingerprint on each side.
+
+    Attributes
+    ----------
+    suppressed
+        The sides, ``A`` or ``B``, that have it and show none of it.
+    """
 
     fingerprint: str
     code: str
@@ -39,6 +45,7 @@ class SeenFinding(msgspec.Struct, frozen=True):
     message: str
     before: int
     after: int
+    suppressed: str = ""
 
 
 class BufferFact(msgspec.Struct, frozen=True):

@@ -137,6 +137,7 @@ def _seen(before: Sequence[Finding], after: Sequence[Finding]) -> SeenFinding:
         latest.message,
         len(before),
         len(after),
+        "".join(side for side, found in (("A", before), ("B", after)) if found and all(f.suppressed_by for f in found)),
     )
 
 

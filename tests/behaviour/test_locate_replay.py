@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 from playing import played
@@ -196,6 +198,41 @@ def test_a_suppressed_finding_is_not_looked_for(monkeypatch: pytest.MonkeyPatch,
         assert debugger.check() == ()
         assert debugger.report(quiet=True).facts.suppressed >= 2
     assert quiet.probes == []
+
+
+@pytest.mark.parametrize("kernel", ["fill", "aten.mul_.Tensor"])
+def test_a_rule_by_kernel_waits_for_the_culprit(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path, kernel: str
+) -> None:
+    """The first sighting has a candidate and others; the closer look shows that it was `fill`."""
+    known = tmp_path / "known.txt"
+    known.write_text(f"kernel={kernel}\n")
+    with played(monkeypatch, suppressions=str(known)) as debugger:
+        table, other = guarded(debugger, 64), guarded(debugger, 64)
+        graph = broken_by_the_second(table, other)
+        graph.replay()
+        graph.replay()
+        first = only(debugger.findings)
+        assert (first.culprit.status, first.culprit.name) == ("candidate", "aten.mul_.Tensor")
+        assert first.candidates, "precondition: it may have been another launch"
+        for _ in range(3):
+            graph.replay()
+        found = debugger.check()
+    facts = debugger.report(quiet=True).facts
+    (count,) = facts.suppressions
+    said = [record.getMessage() for record in caplog.records if record.name == "shadowgraph"][1:]
+    if kernel == "fill":
+        assert found == facts.findings == facts.notes == ()
+        (hidden,) = facts.hidden
+        assert (hidden.id, hidden.culprit.name, hidden.suppressed_by) == (first.id, "fill", f"{known}:1")
+        assert (count.findings, count.sightings) == (1, facts.suppressed)
+        assert count.sightings > first.occurrences
+        assert said == [f"finding #{first.id} is suppressed by {known}:1: {hidden.message}"]
+    else:
+        assert only(found).culprit.name == "fill"
+        assert (facts.hidden, facts.suppressed) == ((), 0)
+        assert "seen in a closer look" in said[0]
+        assert "stale, hid nothing in this run: kernel=aten.mul_.Tensor" in str(debugger.report(quiet=True))
 
 
 def test_a_fault_of_the_looking_reaches_nobody(monkeypatch: pytest.MonkeyPatch) -> None:

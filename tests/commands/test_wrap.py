@@ -133,6 +133,51 @@ def test_suppressions_are_read_before_the_program_starts(tmp_path: Path) -> None
     assert not (tmp_path / "ran").exists()
 
 
+@pytest.mark.parametrize("given", ["option", "variable"])
+def test_a_bad_rule_is_told_before_the_program_starts(tmp_path: Path, given: str) -> None:
+    (tmp_path / "known.txt").write_text("# mine\ncode=SG101 expires=soon\n")
+    options = ("--suppressions", "known.txt") if given == "option" else ()
+    env = environment(**({"SHADOWGRAPH_SUPPRESSIONS": "known.txt"} if given == "variable" else {}))
+    done = wrap(tmp_path, "touch", "ran", options=options, env=env)
+    assert done.code == 2
+    assert "known.txt:2: expires must be a date such as 2027-01-31, not 'soon'" in one_line(done.err)
+    assert not (tmp_path / "ran").exists()
+
+
+RULES = """\
+code=SG10? buffer=decode.page_table reason="known upstream"
+kernel=never_launched
+code=SG101 expires=2026-01-31
+"""
+
+
+def test_rules_count_over_the_processes_of_a_run(tmp_path: Path) -> None:
+    (tmp_path / "known.txt").write_text(RULES)
+    words = " ".join(program("overrun.py"))
+    options = ("--suppressions", "known.txt", "--error-exitcode", "9", "--json", "report.json")
+    done = wrap(tmp_path, "sh", "-c", f"{words} && {words}", options=options)
+    assert done.code == 0, done.err
+    said = [line for line in done.err.splitlines() if line.startswith("suppress")]
+    assert said == [
+        "suppressed: 2 findings, 4 sightings",
+        "suppression known.txt:1: 2 findings, 4 sightings: code=SG10? buffer=decode.page_table (known upstream)",
+        "suppression known.txt:2: stale, hid nothing in this run: kernel=never_launched",
+        "suppression known.txt:3: expired on 2026-01-31, hides nothing: code=SG101",
+    ]
+    facts = json.loads((tmp_path / "report.json").read_text())
+    assert [rule["sightings"] for rule in facts["suppressions"]] == [4, 0, 0]
+    assert len({finding["pid"] for finding in facts["hidden"]}) == len({f["id"] for f in facts["hidden"]}) == 2
+    assert not list(done.folder.glob("*.dump")), "a suppressed finding writes none"
+
+
+def test_a_rule_is_not_stale_in_a_run_that_was_cut_short(tmp_path: Path) -> None:
+    (tmp_path / "known.txt").write_text("kernel=never_launched\n")
+    code = "import os, torch; torch.zeros(3); os._exit(0)"
+    done = wrap(tmp_path, sys.executable, "-c", code, options=("--suppressions", "known.txt"))
+    assert done.run.processes[0].backend == "host", "precondition"
+    assert "stale" not in done.err
+
+
 def test_a_suppressed_finding_is_counted(tmp_path: Path) -> None:
     (tmp_path / "first").mkdir()
     (finding,) = wrap(tmp_path / "first", *program("overrun.py")).run.merged().findings

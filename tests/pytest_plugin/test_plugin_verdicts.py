@@ -266,3 +266,35 @@ def test_the_first_failure_ends_the_run(project: Project) -> None:
     assert project.outcomes() == {"test_1": "passed", "test_2": "failure"}
     project.run("--shadowgraph", "--maxfail", "2")
     assert project.outcomes() == {"test_1": "passed", "test_2": "failure", "test_3": "failure"}
+
+
+def test_suppressed_findings_fail_no_test(project: Project) -> None:
+    project.write(
+        "test_it.py",
+        """
+        from kit import program
+
+        def test_bad():
+            program(1)
+
+        def test_good():
+            program(0)
+        """,
+    )
+    project.write("known.txt", "kernel=fill reason=upstream\nkernel=another\n")
+    words = ("--shadowgraph", "--shadowgraph-backend", "host", "--shadowgraph-option", "suppressions=known.txt")
+    done = project.run(*words)
+    done.assert_outcomes(passed=2)
+    done.stdout.fnmatch_lines(
+        [
+            "suppressed: 1 finding, * sighting*",
+            "suppression known.txt:1: 1 finding, * sighting*: kernel=fill (upstream)",
+            "suppression known.txt:2: stale, hid nothing in this run: kernel=another",
+        ]
+    )
+    project.write("known.txt", "kernel=another\n")
+    project.run(*words).assert_outcomes(passed=1, failed=1)
+    project.write("known.txt", "kernel=fill\nkernal=fill\n")
+    done = project.run(*words)
+    assert done.ret == 4
+    assert "known.txt:2: no key 'kernal'; did you mean kernel?" in done.stderr.str()

@@ -21,8 +21,8 @@ def page_html(page: Page) -> str:
     return render("page.html", page=page, version=VERSION, **ours) + "\n"
 
 
-def require_target(path: str | os.PathLike[str]) -> Path:
-    """Refuse a path that cannot become a page, before a large dump is read.
+def require_target(path: str | os.PathLike[str], option: str = "--html") -> Path:
+    """Refuse a path that cannot become a page, or what else an option writes, before a large dump is read.
 
     Raises
     ------
@@ -33,7 +33,7 @@ def require_target(path: str | os.PathLike[str]) -> Path:
     """
     target = Path(path)
     if os.fspath(path) == "-":
-        raise UsageError("--html writes into a file; for a pipe, name /dev/stdout")
+        raise UsageError(f"{option} writes into a file; for a pipe, name /dev/stdout")
     if target.is_dir():
         raise MissingFileError(f"cannot write {target}: it is a folder")
     if not target.parent.is_dir():

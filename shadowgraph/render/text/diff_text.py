@@ -88,7 +88,8 @@ def _plain(side: Side) -> dict[str, Any]:
 def _finding(finding: SeenFinding) -> str:
     times = f" ({finding.before:,} in A, {finding.after:,} in B)" if max(finding.before, finding.after) > 1 else ""
     note = "note: " if finding.severity == "note" else ""
-    return f"{note}{finding.message}, fingerprint {finding.fingerprint}{times}"
+    hidden = f", suppressed in {finding.suppressed}" if finding.suppressed else ""
+    return f"{note}{finding.message}, fingerprint {finding.fingerprint}{times}{hidden}"
 
 
 def _changed(change: Changed) -> str:
