@@ -173,8 +173,8 @@ def _settings(args: argparse.Namespace) -> dict[str, Any]:
         own["fence"] = _fence(own, args)
     variables = from_variables(os.environ)
     for row in OPTIONS:
-        if isinstance(row.kind, File) and (row.name in own or row.name in variables):
-            own[row.name] = _readable(own.get(row.name, variables.get(row.name)))  # the program may change its folder
+        if isinstance(row.kind, File) and (row.name in own or variables.get(row.name)):
+            own[row.name] = _readable(str({**variables, **own}[row.name]))  # the program may change its folder
     backend = own.pop("backend", None)  # one of the choices; its variable counts in no wrapped process
     require({**variables, **own})
     defaults = defaults_of("wrap", {name: text for name, text in os.environ.items() if name != _BACKEND.variable})

@@ -234,17 +234,19 @@ def _require_date(text: str) -> None:
 
 
 def required_date(text: str) -> str:
-    """A date of a command line.
+    """The last day of a rule, from a command line.
 
     Raises
     ------
     UsageError
-        For any other text.
+        For a text that is no date, and for a day that is over.
     """
     try:
         _require_date(text)
     except ValueError as error:
         raise UsageError(f"--{error}") from None
+    if text < today():
+        raise UsageError(f"--expires {text} is over: the rule would hide nothing")
     return text
 
 

@@ -83,6 +83,8 @@ def test_what_is_refused(here: Path, worker: Path, capsys: Capture) -> None:
     assert "--by must be some of fingerprint, code" in refused(capsys, 2, "suppress", "1", dump, "--by", "line")
     said = refused(capsys, 2, "suppress", "1", dump, "--expires", "tomorrow")
     assert "--expires must be a date such as 2027-01-31, not 'tomorrow'" in said
+    said = refused(capsys, 2, "suppress", "1", dump, "--expires", "2026-01-31")
+    assert "--expires 2026-01-31 is over" in said
     assert "no.dump" in refused(capsys, 3, "suppress", "1", "no.dump")
     assert "cannot write nowhere/a.txt" in refused(capsys, 3, "suppress", "1", dump, "--file", "nowhere/a.txt")
     (here / "bad.txt").write_text("code=SG102\nnonsense\n")
