@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from support.finding_samples import CULPRIT, FINDING, altered, run_of
 
 from shadowgraph.common.errors import MissingFileError, UsageError
+from shadowgraph.dumps.redaction import redacted
 from shadowgraph.model.findings import Culprit, Status, fingerprint
 from shadowgraph.model.run_facts import without_memory
 from shadowgraph.model.suppression_file import append_rule, line_of, parsed_rules, read_suppressions
@@ -362,3 +363,12 @@ def test_status_pages_show_no_memory_of_hidden_findings() -> None:
     facts = run_of(hidden=(FINDING,))
     assert facts.hidden[0].window is not None
     assert without_memory(facts).hidden[0].window is None
+
+
+def test_redaction_keeps_what_a_rule_names_and_drops_its_reason() -> None:
+    secret = Rule("known.txt:1", buffer='cache["a prompt, or a token"].k', kernel="fill_*", reason="a prompt")
+    facts = redacted(run_of(hidden=(FINDING,), suppressions=(RuleCount(secret, 1, 2),), ended=True))
+    (count,) = facts.suppressions
+    assert (count.rule.reason, count.rule.kernel, count.rule.buffer) == ("", "fill_*", "cache[...].k")
+    assert (count.rule.place, count.findings, count.sightings, facts.ended) == ("known.txt:1", 1, 2, True)
+    assert facts.hidden[0].window is None

@@ -91,7 +91,8 @@ def latest_run() -> str:
     """
     from shadowgraph.wrap.folder.run_folder import DEFAULT_PARENT, MANIFEST
 
-    made = [(file.stat().st_mtime, file.parent) for file in Path(DEFAULT_PARENT).glob(f"*/{MANIFEST}")]
+    files = (file for name in (MANIFEST, "findings-*.jsonl") for file in Path(DEFAULT_PARENT).glob(f"*/{name}"))
+    made = [(file.stat().st_mtime, file.parent) for file in files]
     if not made:
         raise UsageError(f"there is no run below {DEFAULT_PARENT}: name a dump or a run folder")
     return str(max(made)[1])

@@ -153,7 +153,8 @@ class FindingStore:
     def _decided(self, finding: Finding) -> Finding:
         """A finding whose culprit may have changed: hidden by the rule that fits it now, or shown."""
         rule = self._suppressed.rules.hiding(finding)
-        return msgspec.structs.replace(finding, suppressed_by=rule.place if rule is not None else "")
+        place = rule.place if rule is not None else ""
+        return finding if place == finding.suppressed_by else msgspec.structs.replace(finding, suppressed_by=place)
 
     def sentence(self) -> str | None:
         """A report line on sightings that were not kept; None when all were kept."""

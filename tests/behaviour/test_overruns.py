@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -63,6 +64,54 @@ def test_one_overrun_that_grows_is_one_finding(layout: str) -> None:
     assert f"  extent     {beyond:,} bytes past the end, to the last one that is known" in lines
     assert any(line.startswith("  ran over   input_ids (int64[16]): all its 128 bytes; first while") for line in lines)
     assert facts.faults == {}
+
+
+def shown(debugger: sg.Debugger) -> set[str]:
+    """The buffers of what is shown, which must be findings of their own."""
+    assert all(each.continues is None and each.caused_by is None for each in debugger.findings)
+    assert debugger.notes == ()
+    return {each.buffer.name for each in debugger.findings}
+
+
+def test_a_suppressed_overrun_takes_no_other_finding_with_it(tmp_path: Path) -> None:
+    known = tmp_path / "known.txt"
+    known.write_text("buffer=kv_indices\n")
+    with sg.debug(suppressions=known) as debugger:
+        first, second = neighbours(debugger)
+        graph, _kept = reader_of(second)
+        for stop in steps_of(first, second):
+            write(first, 0, stop)
+            graph.replay()
+        assert shown(debugger) == {"input_ids"}
+        assert {each.buffer.name for each in debugger.facts().hidden} == {"kv_indices"}
+    known.write_text("buffer=input_ids\n")
+    with sg.debug(suppressions=known) as debugger:
+        first, second = neighbours(debugger)
+        write(first, 0, steps_of(first, second)[-1])
+        assert only(debugger.check()).buffer.name == "kv_indices"
+
+
+@pytest.mark.parametrize("rule", ["kernel=fill buffer=kv_indices", "kernel=fill"])
+def test_an_overrun_that_is_suppressed_once_it_is_located(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, rule: str
+) -> None:
+    known = tmp_path / "known.txt"
+    known.write_text(f"{rule}\n")
+    with played(monkeypatch, suppressions=known) as debugger:
+        first, second = neighbours(debugger)
+        stop = steps_of(first, second)[-1]
+        graph = sg.HostGraph()
+        with sg.host_graph(graph):
+            write(first, 0, stop)
+            first.mul_(2)
+        for _ in range(2):
+            graph.replay()
+        assert "kv_indices" in {each.buffer.name for each in debugger.findings}, "precondition: its writer is a guess"
+        for _ in range(3):
+            graph.replay()
+        debugger.check()
+        assert "kv_indices" in {each.buffer.name for each in debugger.facts().hidden}
+        assert shown(debugger) == ({"input_ids"} if "buffer" in rule else set()), "which the rule does not name"
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

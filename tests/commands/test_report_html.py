@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commands.verb_makers import Capture, empty_dump, of_process, printed, refused, run_folder
+from commands.verb_makers import Capture, empty_dump, of_process, printed, refused, run_folder, suppressing_dump
 from dumps.dump_makers import with_manifest
 from reports.page_reading import Page, folded, read_page
 from serving.run_folders import made_folder, with_process
@@ -67,6 +67,18 @@ def test_a_dump_without_findings(tmp_path: Path, capsys: Capture) -> None:
     page = page_of(capsys, dump, tmp_path / "page.html")
     assert require_all_said(printed(capsys, "report", str(dump)), page) == 0
     assert "shadowgraph: no findings " in page.words
+
+
+def test_what_rules_hid(tmp_path: Path, capsys: Capture) -> None:
+    known = tmp_path / "known.txt"
+    known.write_text("code=SG101 reason=<b>upstream</b>\ncode=SG102 expires=2026-01-31\n")
+    dump = suppressing_dump(tmp_path / "known.dump", known)
+    text = printed(capsys, "report", str(dump))
+    assert f"suppression {known}:1: 1 finding, 1 sighting: code=SG101 (<b>upstream</b>)\n" in text
+    assert f"suppression {known}:2: expired on 2026-01-31, hides nothing, 1 finding of it shown: code=SG102\n" in text
+    assert "stale" not in text, "the run goes on"
+    page = page_of(capsys, dump, tmp_path / "page.html")
+    require_all_said(text, page)
 
 
 def test_a_redacted_dump(redacted: Path, tmp_path: Path, capsys: Capture) -> None:

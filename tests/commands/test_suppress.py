@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 import pytest
-from commands.verb_makers import Capture, printed, refused, run_folder
+from commands.verb_makers import Capture, printed, refused, run_folder, suppressing_dump
 from serving.run_folders import made_folder, with_process
 
 from shadowgraph.commands.main import main
@@ -100,6 +100,21 @@ def test_a_forged_fingerprint_writes_nothing(here: Path, worker: Path, capsys: C
     (here / "report.json").write_text(json.dumps(document))
     assert "no line of" in refused(capsys, 2, "suppress", str(number), "report.json", "--file", "a.txt")
     assert not (here / "a.txt").exists()
+
+
+def test_a_comparison_with_a_run_that_suppresses(here: Path, worker: Path, capsys: Capture) -> None:
+    (here / "known.txt").write_text("code=SG101\n")
+    quiet = str(suppressing_dump(here / "quiet.dump", here / "known.txt"))
+    for sides, letter in (((quiet, str(worker)), "A"), ((str(worker), quiet), "B")):
+        assert main(["diff", *sides, "--exit-code"]) == (1 if letter == "A" else 0), (
+            "SG104 is of the other program alone"
+        )
+        lines = capsys.readouterr().out.splitlines()
+        (line,) = [line for line in lines if " SG101 " in line]
+        assert line.startswith("  = ")
+        assert line.endswith(f", suppressed in {letter}")
+    assert main(["diff", quiet, quiet, "--exit-code"]) == 0
+    assert "SG101" not in capsys.readouterr().out
 
 
 # -- code hosts --------------------------------------------------------------------------------------------------------

@@ -96,6 +96,18 @@ def worker_dump(path: Path, **options: Any) -> Path:
     return written
 
 
+def suppressing_dump(path: Path, rules: Path) -> Path:
+    """A dump with the same SG102, of a run whose rules hide the SG101."""
+    with sg.debug(suppressions=rules) as debugger:
+        worker = Worker(debugger)
+        worker.step()
+        worker.step(past=3)
+        assert [finding.code for finding in debugger.check()] == ["SG102"]
+        written = debugger.dump(path)
+        del worker
+    return written
+
+
 def empty_dump(path: Path) -> Path:
     """A dump of a run that did nothing, not even free what tests before it left behind."""
     from dumps.dump_makers import with_manifest

@@ -84,7 +84,6 @@ class Page:
     coverage: Coverage
     graphs: tuple[tuple[str, int, int], ...]
     more_graphs: int
-    suppressed: int
     marks: MarkTable
     file: str = ""
     head: tuple[Said, ...] = ()
@@ -125,7 +124,6 @@ def live_page(facts: RunFacts, bytes_of: BytesOf | None = None) -> Page:
         coverage=facts.coverage,
         graphs=facts.graphs[:_GRAPHS],
         more_graphs=max(0, len(facts.graphs) - _GRAPHS),
-        suppressed=facts.suppressed,
         marks=mark_table(facts.high_water, _MARKS, all_of_them=True),
     )
 
