@@ -463,6 +463,9 @@ class AdapterInterface:
     def subscribe_findings(self, callback: Callable[[Finding], object]) -> Callable[[], None]:
         """Receive every stored finding, new, seen again or revised.
 
+        What a suppression rule hides is not received, unless it was stored before its culprit was known: the revision
+        that withdraws it then has `Finding.suppressed_by`.
+
         Parameters
         ----------
         callback

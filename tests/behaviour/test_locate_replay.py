@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,11 @@ import shadowgraph as sg
 from shadowgraph.graphs.host import probe as host_probe
 from shadowgraph.model.graphs import Graph
 from shadowgraph.model.probes import Outcome, Probe
+from shadowgraph.wrap.folder.findings_log import FORMAT, FindingsLog
+from shadowgraph.wrap.folder.injection_config import InjectionConfig
+from shadowgraph.wrap.folder.reader import read_run
+from shadowgraph.wrap.folder.run_folder import RunFolder
+from shadowgraph.wrap.inject.findings_logger import FindingsLogger
 
 
 def broken_by_the_second(table: torch.Tensor, other: torch.Tensor) -> sg.HostGraph:
@@ -233,6 +239,34 @@ def test_a_rule_by_kernel_waits_for_the_culprit(
         assert (facts.hidden, facts.suppressed) == ((), 0)
         assert "seen in a closer look" in said[0]
         assert "stale, hid nothing in this run: kernel=aten.mul_.Tensor" in str(debugger.report(quiet=True))
+
+
+def test_a_run_folder_knows_what_was_suppressed_late(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The finding is written as one, and withdrawn by its revision; the process may be killed after either."""
+    known = tmp_path / "known.txt"
+    known.write_text("kernel=fill\n")
+    run = RunFolder(tmp_path / "run")
+    run.begin(["python"], InjectionConfig(run.path), "0.1.0")
+    with played(monkeypatch, suppressions=known) as debugger:
+        log, errors = FindingsLog(run.path), list[int]()
+        log.write("start", format=FORMAT, pid=os.getpid(), argv=["python"], born="start")
+        recorder = FindingsLogger(log, debugger, 1, lambda: errors.append(1))
+        table, other = guarded(debugger, 64), guarded(debugger, 64)
+        graph = broken_by_the_second(table, other)
+        graph.replay()
+        debugger.check()
+        before = read_run(run.path).merged()
+        for _ in range(3):
+            graph.replay()
+        after = read_run(run.path).merged()
+        debugger.check()
+        recorder.summarise()
+        at_the_end = read_run(run.path).merged()
+    assert (len(before.findings), before.hidden, errors) == (1, (), [1])
+    assert (after.findings, after.notes, len(after.hidden)) == ((), (), 1)
+    (hidden,), (count,) = at_the_end.hidden, at_the_end.suppressions
+    assert (hidden.culprit.name, hidden.occurrences) == ("fill", count.sightings)
+    assert (at_the_end.suppressed, at_the_end.findings) == (count.sightings, ())
 
 
 def test_a_fault_of_the_looking_reaches_nobody(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -131,7 +131,8 @@ def _says_more(finding: Finding, before: Finding) -> bool:
     """Whether a finding needs a record after the last one, which another thread may have written from a later state."""
     if _state(finding) <= _state(before):
         return False
-    return finding.occurrences.bit_count() == 1 or finding.revision != before.revision
+    differs = (finding.revision, finding.suppressed_by) != (before.revision, before.suppressed_by)
+    return differs or finding.occurrences.bit_count() == 1
 
 
 class Redacting(logging.Formatter):
