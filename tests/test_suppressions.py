@@ -333,6 +333,21 @@ def test_a_report_says_what_each_rule_hid() -> None:
     assert text() == []
 
 
+def test_many_stale_rules_take_few_lines() -> None:
+    many = tuple(RuleCount(Rule(f"known.txt:{number}", kernel=f"k{number}")) for number in range(50))
+    said = text(suppressions=many, ended=True)
+    assert len(said) == 21
+    assert said[-1] == "suppression: 30 more rules hid nothing in this run"
+    assert text(suppressions=many) == []
+
+
+def test_too_many_rules() -> None:
+    file = "".join(f"buffer=b{number}\n" for number in range(4097))
+    with pytest.raises(UsageError, match=r"^known.txt:4097: more than 4,096 rules"):
+        parsed_rules(file, "known.txt")
+    assert len(parsed_rules(file.rpartition("b4096")[0] + "b1", "known.txt")) == 4096
+
+
 def blocks() -> list[str]:
     """The examples of the documentation: a file of rules, and what a report says of them."""
     docs = (Path(__file__).parents[1] / "docs" / "findings.md").read_text("utf-8")

@@ -122,6 +122,10 @@ def _buffers(m: Manifest) -> tuple[Manifest, str, int]:
     return replace(m, buffers=kept), "live buffers", len(m.buffers) - len(kept)
 
 
+def _hidden(m: Manifest) -> tuple[Manifest, str, int]:
+    return replace(m, facts=replace(m.facts, hidden=())), "suppressed findings", len(m.facts.hidden)
+
+
 def _notes(m: Manifest) -> tuple[Manifest, str, int]:
     return replace(m, facts=replace(m.facts, notes=(), parts=())), "notes", len(m.facts.notes)
 
@@ -134,6 +138,7 @@ def _findings(m: Manifest) -> tuple[Manifest, str, int]:
 _STEPS: tuple[Step, ...] = (
     _freed,
     _unread,
+    _hidden,
     _watches,
     _marks,
     _launches,

@@ -32,7 +32,7 @@ def redacted_contents(collected: Collected) -> Collected:
     """The same contents without values. The bytes were not collected in the first place."""
     manifest = collected.manifest
     facts, live = manifest.facts, manifest.buffers
-    shown = [finding for finding in (*facts.damage, *facts.notes) if finding.window is not None]
+    shown = [finding for finding in (*facts.damage, *facts.notes, *facts.hidden) if finding.window is not None]
     dropped = [LeftOut("contents of memory", len(live), sum(b.nbytes for b in live), _REASON)]
     if shown:
         dropped.append(LeftOut("expected and found bytes of findings", len(shown), 0, _REASON))

@@ -39,7 +39,7 @@ def require_sane(manifest: Manifest) -> None:
     if not 0 <= manifest.time <= _LATEST:
         raise ValueError("its time is none")
     require_history(manifest)
-    for finding in (*manifest.facts.damage, *manifest.facts.notes):
+    for finding in (*manifest.facts.damage, *manifest.facts.notes, *manifest.facts.hidden):
         _require_finding(finding)
 
 

@@ -28,6 +28,7 @@ _BARE = re.compile(r"\S*")
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
 _SPACE = re.compile(r"\s*")
 _LARGEST = 1 << 20  # bytes
+_MOST = 4096  # rules: every report has a row for each
 
 
 def read_suppressions(path: str | os.PathLike[str]) -> Suppressions:
@@ -66,6 +67,8 @@ def parsed_rules(text: str, called: str) -> tuple[Rule, ...]:
         if rule is not None:
             named = replace(rule, reason="", expires="")
             found.setdefault(named if not rule.expires else rule, replace(rule, place=place))
+            if len(found) > _MOST:
+                raise UsageError(f"{place}: more than {_MOST:,} rules; a pattern hides many findings")
     return tuple(found.values())
 
 

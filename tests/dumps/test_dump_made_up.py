@@ -111,6 +111,12 @@ def _finding(**parts: Any) -> Callable[[bytes], bytes]:
     return _manifest(lambda manifest: manifest["facts"]["findings"][0].update(parts))
 
 
+def _hidden(manifest: dict[str, Any]) -> None:
+    """A suppressed finding with a window that is none."""
+    facts = manifest["facts"]
+    facts["hidden"] = [{**facts["findings"][0], "window": {"offset": 0, "expected": "00", "found": "0000"}}]
+
+
 HUGE = 1 << 62
 HOSTILE = {
     "path in a tensor's name": _rename("../../../../tmp/owned"),
@@ -171,6 +177,7 @@ HOSTILE = {
     "a launch without its name": _manifest(lambda m: m["launches"][0][0].__setitem__(1, 10**6)),
     "a view without strides": _manifest(lambda m: m["owners"][0][1].__setitem__(2, [])),
     "a finding's window that is no hexadecimal": _finding(window={"offset": 0, "expected": "zz", "found": "zz"}),
+    "a suppressed finding's windows of two sizes": _manifest(_hidden),
     "a finding's windows of two sizes": _finding(window={"offset": 0, "expected": "00", "found": "0000"}),
     "a finding's code of another kind": _finding(code="SG109"),
     "a finding without its bytes": _finding(bytes=None, message=""),

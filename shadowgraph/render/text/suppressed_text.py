@@ -11,6 +11,8 @@ from shadowgraph.common.source_paths import short
 from shadowgraph.common.words import plural
 from shadowgraph.model.suppressions import RuleCount
 
+_STALE = 20  # lines on rules that hid nothing
+
 
 def suppressed_lines(sightings: int, rules: Sequence[RuleCount], ended: bool) -> Iterator[Text]:
     """The number of hidden findings, and each rule with what it hid.
@@ -28,8 +30,12 @@ def suppressed_lines(sightings: int, rules: Sequence[RuleCount], ended: bool) ->
             f"{plural(found, 'finding')}, {plural(sightings, 'sighting')}" if found else plural(sightings, "sighting")
         )
         yield Text(f"suppressed: {said}")
+    stale = [rule for rule in rules if rule.is_stale]
+    left_out = stale if not ended else stale[_STALE:]
     for rule in rules:
-        if rule.is_stale and not ended:
+        if rule in left_out:
             continue
         style = "yellow" if rule.is_stale or rule.expired else "none"
         yield Text(f"suppression {short(rule.rule.place)}: {tame(rule.sentence())}", style=style)
+    if ended and left_out:
+        yield Text(f"suppression: {plural(len(left_out), 'more rule')} hid nothing in this run", style="yellow")
