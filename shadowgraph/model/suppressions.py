@@ -147,7 +147,7 @@ class Suppressions:
 
     def __init__(self, rules: Sequence[Rule] = (), today: str = "") -> None:
         self.rules = tuple(rules)
-        self.expired = tuple(rule for rule in rules if rule.expires and rule.expires < today)
+        self.expired = frozenset(rule for rule in rules if rule.expires and rule.expires < today)
         self._active = tuple(rule for rule in rules if rule not in self.expired)
 
     def hiding(self, finding: Finding, marks: Iterable[str] = ()) -> Rule | None:
@@ -192,7 +192,7 @@ def _fits(pattern: str, text: str, boundary: str = "") -> bool:
     return _compiled(pattern, boundary).fullmatch(text) is not None
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=1 << 14)  # those of a file of as many rules as it may have
 def _compiled(pattern: str, boundary: str) -> re.Pattern[str]:
     """``*`` is any text, ``?`` any letter, all else is meant literally: names of buffers are full of brackets.
 

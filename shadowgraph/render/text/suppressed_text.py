@@ -31,7 +31,7 @@ def suppressed_lines(sightings: int, rules: Sequence[RuleCount], ended: bool) ->
         )
         yield Text(f"suppressed: {said}")
     stale = [rule for rule in rules if rule.is_stale]
-    left_out = stale if not ended else stale[_STALE:]
+    left_out = frozenset(stale if not ended else stale[_STALE:])
     for rule in rules:
         if rule in left_out:
             continue
