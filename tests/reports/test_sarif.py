@@ -26,6 +26,7 @@ from shadowgraph.render.sarif import to_sarif
 from shadowgraph.render.source_root import source_root
 
 SCHEMA = json.loads(Path(__file__).with_name("sarif-schema-2.1.0.json").read_text("utf-8"))
+VALIDATOR = jsonschema.validators.validator_for(SCHEMA)(SCHEMA, format_checker=jsonschema.FormatChecker())
 ROOT = Path("/srv/app")
 HOSTILE = "a\nb\r::error::%0A,:\x1b[2J\u202e"
 UNSEEN = Culprit(Status.UNKNOWN)
@@ -34,7 +35,7 @@ UNSEEN = Culprit(Status.UNKNOWN)
 def run_in(facts: RunFacts, root: Path = ROOT) -> dict[str, Any]:
     """The one run of a document, which fits the schema."""
     document = json.loads(to_sarif(facts, root))
-    jsonschema.Draft7Validator(SCHEMA, format_checker=jsonschema.FormatChecker()).validate(document)
+    VALIDATOR.validate(document)
     (run,) = document["runs"]
     for result in run["results"]:
         assert run["tool"]["driver"]["rules"][result["ruleIndex"]]["id"] == result["ruleId"]
@@ -71,6 +72,13 @@ def test_a_finding_as_a_result() -> None:
     ]
     assert "suppressions" not in result, "a run without rules does not say that nothing hides it"
     assert result["properties"]["replay"] == 7
+
+
+def test_the_schema_refuses_what_is_no_sarif() -> None:
+    document = json.loads(to_sarif(run_of(FINDING), ROOT))
+    for change in ({"level": "fatal"}, {"message": {}}, {"occurrenceCount": 0}, {"place": "draft.py"}):
+        result = {**document["runs"][0]["results"][0], **change}
+        assert not VALIDATOR.is_valid({**document, "runs": [{**document["runs"][0], "results": [result]}]})
 
 
 @pytest.mark.parametrize("code", [kind.code for kind in kinds()])
