@@ -89,6 +89,14 @@ def test_the_process_environment_is_read(monkeypatch: pytest.MonkeyPatch) -> Non
         ("FAR_GUARD", "big", "SHADOWGRAPH_FAR_GUARD must be a number of bytes such as 65536 or 64K, not 'big'"),
         ("SHADOW_LIMIT", "infK", "SHADOWGRAPH_SHADOW_LIMIT must be a number of bytes such as 65536 or 64K, not 'infK'"),
         ("GUARD_MEMORY", "", "SHADOWGRAPH_GUARD_MEMORY must be a number of bytes such as 65536 or 64K, not ''"),
+        (
+            "EVRY",
+            "4",
+            "no variable SHADOWGRAPH_EVRY (did you mean SHADOWGRAPH_EVERY?); docs/settings.md lists them: "
+            "unset it or correct its name",
+        ),
+        ("XYZ", "", "no variable SHADOWGRAPH_XYZ; docs/settings.md lists them: unset it or correct its name"),
+        ("LAYOUT", "faithfull", "layout must be one of isolate, faithful, not 'faithfull' (did you mean faithful?)"),
         ("BACKEND", "rocm", "backend must be one of host, cuda, not 'rocm'"),
         ("SHADOW_LIMIT", "-1", "shadow_limit must not be negative, not -1"),
     ],
@@ -121,7 +129,7 @@ def test_variables_that_do_not_parse(variable: str, text: str, message: str) -> 
         ({"layout": ["isolate"]}, "layout must be one of isolate, faithful, not ['isolate']"),
         (
             {"near_guards": 64, "sync": True},
-            "no option 'near_guards'; options are: backend, capture_lines, checks, ",
+            "no option 'near_guards' (did you mean near_guard?); options are: backend, capture_lines, checks, ",
         ),
     ],
 )

@@ -25,6 +25,7 @@ from shadowgraph.checks.stale_rows.kind import StaleRowsKind
 from shadowgraph.checks.undefined.kind import UndefinedInfluenceKind
 from shadowgraph.checks.unordered_access.kind import UnorderedAccessKind
 from shadowgraph.common.errors import UsageError
+from shadowgraph.common.suggestions import did_you_mean
 from shadowgraph.model import kinds as register
 
 BUILT_IN: tuple[FindingKind, ...] = (  # in the order in which their checks run
@@ -75,7 +76,8 @@ def known_code(text: str) -> str:
     for code, title in titles().items():
         if wanted in (code.casefold(), code[2:], title):
             return code
-    raise UsageError(f"no kind of finding is called {text!r}; kinds are: {', '.join(titles())}")
+    near = did_you_mean(text, (*titles(), *titles().values()))
+    raise UsageError(f"no kind of finding is called {text!r}{near}; kinds are: {', '.join(titles())}")
 
 
 for _kind in BUILT_IN:

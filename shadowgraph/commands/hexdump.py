@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from shadowgraph.commands.opening import add_shared, find_finding, latest_dumps, made_up, present, sought
 from shadowgraph.common.errors import UsageError
+from shadowgraph.common.suggestions import did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -61,7 +62,8 @@ def _require(args: argparse.Namespace) -> None:
     from shadowgraph.views.byte_values import DTYPES
 
     if args.dtype is not None and args.dtype not in DTYPES:
-        raise UsageError(f"no dtype {args.dtype!r}; dtypes are: {', '.join(DTYPES)}")
+        near = did_you_mean(args.dtype, DTYPES)
+        raise UsageError(f"no dtype {args.dtype!r}{near}; dtypes are: {', '.join(DTYPES)}")
     if args.count is not None and not 0 <= args.count <= _MOST:
         raise UsageError(f"--count must be from 0 to {_MOST:,}, not {args.count:,}")
     if args.around is not None and (args.start is not None or args.count is not None):

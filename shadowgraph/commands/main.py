@@ -4,7 +4,6 @@ The module docstring of each verb is its description in ``--help`` and in ``docs
 
 from __future__ import annotations
 
-import argparse
 import gc
 import io
 import os
@@ -14,6 +13,7 @@ from contextlib import contextmanager
 from importlib import import_module
 from types import ModuleType
 
+from shadowgraph.common.command_lines import Parser
 from shadowgraph.common.errors import MissingFileError, ShadowgraphError, UsageError
 from shadowgraph.common.exception_text import summary
 
@@ -39,28 +39,23 @@ _KEEP_ALL = frozenset(("aliases", "diff", "hexdump", "map", "nodes", "report", "
 _INTERNAL = 70  # EX_SOFTWARE
 
 
-class _Parser(argparse.ArgumentParser):
-    """Raises a bad command line as the error that `main` prints."""
-
-    def error(self, message: str) -> None:  # type: ignore[override]
-        raise UsageError(f"{message} (see {self.prog} --help)")
-
-
 def _verb(name: str) -> ModuleType:
     return import_module(f"shadowgraph.commands.{name}")
 
 
-def parser(only: str | None = None) -> argparse.ArgumentParser:
+def parser(only: str | None = None) -> Parser:
     """The command line of every verb, or of one alone."""
     from shadowgraph.common.version import VERSION
 
-    top = _Parser(prog="shadowgraph", description="A memory debugger for CUDA graphs in PyTorch programs.")
+    top = Parser(prog="shadowgraph", description="A memory debugger for CUDA graphs in PyTorch programs.")
     top.add_argument("--version", action="version", version=f"shadowgraph {VERSION}")
-    verbs = top.add_subparsers(dest="command", metavar="command", parser_class=_Parser)
+    top.set_defaults(refuse=top.refuse)
+    verbs = top.add_subparsers(dest="command", metavar="command", parser_class=Parser)
     for name in _COMMANDS if only is None else (only,):
         module = _verb(name)
-        verb = verbs.add_parser(name, help=module.HELP, description=module.__doc__, allow_abbrev=False)
+        verb = verbs.add_parser(name, help=module.HELP, description=module.__doc__)
         module.add_arguments(verb)
+        verb.set_defaults(refuse=verb.refuse)
     return top
 
 
@@ -95,8 +90,7 @@ def _run(words: list[str]) -> int:
         raise UsageError("no -- before the command; use: shadowgraph wrap [options] -- command ...")
     args, unknown = top.parse_known_args(words[:cut])
     if unknown:  # argparse would refer to the help of all verbs
-        verb = f"shadowgraph {args.command}" if args.command else "shadowgraph"
-        raise UsageError(f"unrecognized arguments: {' '.join(unknown)} (see {verb} --help)")
+        args.refuse(unknown)
     args.program = words[cut + 1 :]  # none of ours, whatever it looks like
     if args.command is None:
         top.print_help()

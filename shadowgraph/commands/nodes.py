@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from shadowgraph.commands.opening import made_up, opened_dump, present, run_dumps
 from shadowgraph.common.errors import UsageError
+from shadowgraph.common.suggestions import did_you_mean
 
 if TYPE_CHECKING:
     from shadowgraph.dumps.reader import Dump
@@ -60,7 +61,9 @@ def _wanted(args: argparse.Namespace) -> Wanted:
 
     kinds = {**{kind.name.lower(): kind for kind in NodeKind}, **{kind.value: kind for kind in NodeKind}}
     if args.kind is not None and args.kind not in kinds:
-        raise UsageError(f"no kind {args.kind!r}; kinds are: {', '.join(kind.name.lower() for kind in NodeKind)}")
+        near = did_you_mean(args.kind, kinds)
+        known = ", ".join(kind.name.lower() for kind in NodeKind)
+        raise UsageError(f"no kind {args.kind!r}{near}; kinds are: {known}")
     file, line = _line(args.line)
     return Wanted(kernel=args.kernel, file=file, line=line, kind=kinds.get(args.kind))
 

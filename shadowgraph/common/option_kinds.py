@@ -11,6 +11,7 @@ import re
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from shadowgraph.common.errors import UsageError
+from shadowgraph.common.suggestions import did_you_mean
 
 _N = TypeVar("_N", int, float)
 
@@ -84,7 +85,8 @@ class Choice(NamedTuple):
 
     def check(self, name: str, value: object) -> None:
         if not isinstance(value, str) or value not in self.choices:
-            raise UsageError(f"{name} must be one of {', '.join(self.choices)}, not {shown(value)}")
+            near = did_you_mean(value, self.choices) if isinstance(value, str) else ""
+            raise UsageError(f"{name} must be one of {', '.join(self.choices)}, not {shown(value)}{near}")
 
     def argument(self) -> dict[str, Any]:
         return {"choices": self.choices}

@@ -12,8 +12,10 @@ from typing import Any, Literal, NamedTuple, get_args
 
 from shadowgraph.common.errors import UsageError
 from shadowgraph.common.option_kinds import Bytes, Choice, Count, File, Kind, Limit, Switch, Words
+from shadowgraph.common.suggestions import did_you_mean
 
 PREFIX = "SHADOWGRAPH_"
+_OTHER_VARIABLES = ("SHADOWGRAPH_TRACEBACK", "SHADOWGRAPH_WRAP")  # of the command, and of `wrap` for its processes
 SMALLEST_DUMP = 64 << 10
 FENCE_PLACE = r"in:[\w.]+:[\w.<>]+|(?!in:)[^,]+:[1-9]\d*"
 CommandLine = Literal["wrap", "pytest"]
@@ -346,8 +348,13 @@ def from_variables(environment: Mapping[str, str], rows: Sequence[Option] = OPTI
     Raises
     ------
     UsageError
-        For a variable whose text does not parse.
+        For a variable whose text does not parse, and for one that begins as ours do and does not exist.
     """
+    known = {row.variable for row in (*OPTIONS, *rows)} | set(_OTHER_VARIABLES)
+    for name in environment:
+        if name.startswith(PREFIX) and name not in known:
+            near = did_you_mean(name, known, PREFIX)
+            raise UsageError(f"no variable {name}{near}; docs/settings.md lists them: unset it or correct its name")
     return {
         row.name: row.kind.parse(environment[row.variable], row.variable) for row in rows if row.variable in environment
     }

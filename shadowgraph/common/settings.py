@@ -26,6 +26,7 @@ from shadowgraph.common.options import (
     from_variables,
     option,
 )
+from shadowgraph.common.suggestions import did_you_mean
 
 
 def of(row: Option) -> Any:
@@ -90,7 +91,9 @@ class Settings:
         known = {row.name for row in rows_of(type(self))}
         for name in options:
             if name not in known:
-                raise UsageError(f"no option {name!r}; options are: {', '.join(sorted(known))}")
+                raise UsageError(
+                    f"no option {name!r}{did_you_mean(name, known)}; options are: {', '.join(sorted(known))}"
+                )
         return replace(self, **options)
 
     @classmethod
@@ -105,7 +108,7 @@ class Settings:
         Raises
         ------
         UsageError
-            For a variable whose value does not parse.
+            For a variable whose value does not parse, and for one that begins so and is no option's.
         """
         return cls(**from_variables(os.environ if environment is None else environment, rows_of(cls)))
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from shadowgraph.common.errors import InvalidCaseError, UsageError
+from shadowgraph.common.suggestions import did_you_mean
 from shadowgraph.demos import (
     a1_indptr,
     a2_kv_indices,
@@ -83,7 +84,7 @@ def select(cases: Iterable[Case], only: Iterable[str]) -> list[Case]:
     wanted = list(only)
     for name in wanted:
         if name not in known:
-            raise UsageError(f"no case {name!r}; cases are: {', '.join(known)}")
+            raise UsageError(f"no case {name!r}{did_you_mean(name, known)}; cases are: {', '.join(known)}")
     return [known[name] for name in wanted] if wanted else list(known.values())
 
 

@@ -126,6 +126,13 @@ def test_options_that_do_not_fit(options: tuple[str, ...], said: str, tmp_path: 
     assert not (tmp_path / "ran").exists()
 
 
+def test_an_unknown_variable_is_refused_before_the_program_starts(tmp_path: Path) -> None:
+    done = wrap(tmp_path, "touch", "ran", env=environment(SHADOWGRAPH_EVRY="4"))
+    assert done.code == 2
+    assert "no variable SHADOWGRAPH_EVRY (did you mean SHADOWGRAPH_EVERY?)" in one_line(done.err)
+    assert not (tmp_path / "ran").exists()
+
+
 def test_suppressions_are_read_before_the_program_starts(tmp_path: Path) -> None:
     done = wrap(tmp_path, "touch", "ran", options=("--suppressions", "missing.txt"))
     assert done.code == 3

@@ -124,7 +124,7 @@ def test_options_reach_the_debugger(notebook: Notebook) -> None:
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("--layuot isolate", "unrecognized arguments: --layuot isolate"),
+        ("--layuot isolate", "unrecognized arguments: --layuot isolate (did you mean --layout?)"),
         ("--layout tight", "layout must be one of isolate, faithful, not 'tight'"),
         ("--far-guard much", "--far-guard must be a number of bytes such as 65536 or 64K, not 'much'"),
         ("--every often", "--every must be a number, not 'often'"),
@@ -207,7 +207,7 @@ def test_a_debugger_that_is_active_is_one_line(notebook: Notebook) -> None:
 def test_lines(notebook: Notebook, tmp_path: Path) -> None:
     assert "no debugger yet" in notebook.refused("%shadowgraph report")
     assert "takes one of: report, map, pause, resume, explain" in notebook.refused("%shadowgraph")
-    assert "no 'reprot'; " in notebook.refused("%shadowgraph reprot")
+    assert "no 'reprot' (did you mean report?); " in notebook.refused("%shadowgraph reprot")
     assert "takes nothing more" in notebook.refused("%shadowgraph report now")
     assert notebook.run("%shadowgraph explain SG101").success
     assert notebook.out.startswith("SG101: out-of-bounds write")

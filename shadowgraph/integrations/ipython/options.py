@@ -9,9 +9,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from shadowgraph.common.command_lines import Parser
 from shadowgraph.common.errors import UsageError
 from shadowgraph.common.option_kinds import Switch
 from shadowgraph.common.options import OPTIONS, Option, from_variables, require
+from shadowgraph.common.suggestions import did_you_mean
 
 VERBS = ("report", "map", "pause", "resume", "explain")
 NAME = "dbg"
@@ -34,14 +36,9 @@ class LineOptions:
     scripts: str
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> None:  # type: ignore[override]
-        raise UsageError(message)
-
-
 def cell_parser(rows: Sequence[Option] = OPTIONS) -> argparse.ArgumentParser:
     """The parser of a cell magic: a flag for each option, and the variable's name."""
-    parser = _Parser(prog="%%shadowgraph", add_help=False, allow_abbrev=False)
+    parser = Parser(prog="%%shadowgraph", add_help=False)
     parser.add_argument("--name", default=NAME, help="the variable that receives the debugger")
     for row in rows:
         action: dict[str, Any] = {"action": argparse.BooleanOptionalAction} if isinstance(row.kind, Switch) else {}
@@ -78,13 +75,13 @@ def line_options(line: str) -> LineOptions:
     UsageError
         For an unknown verb, or surplus arguments.
     """
-    parser = _Parser(prog="%shadowgraph", add_help=False, allow_abbrev=False)
+    parser = Parser(prog="%shadowgraph", add_help=False)
     parser.add_argument("verb", nargs="?")
     parser.add_argument("what", nargs="?")
     parser.add_argument("--scripts", choices=("inline", "cdn"), default="inline")
     given = parser.parse_args(_words(line))
     if given.verb not in VERBS:
-        named = f"no {given.verb!r}; " if given.verb else ""
+        named = f"no {given.verb!r}{did_you_mean(given.verb, VERBS)}; " if given.verb else ""
         raise UsageError(f"{named}%shadowgraph takes one of: {', '.join(VERBS)}; %%shadowgraph watches a cell")
     if given.what is not None and given.verb not in ("explain", "map"):
         raise UsageError(f"%shadowgraph {given.verb} takes nothing more, and was given {given.what!r}")
