@@ -78,7 +78,7 @@ class Debugger(Declarations, LiveDebugger):
         self._work = Monitor(settings, self._allocator, self._backend.engine)
         self.adapter, self.runner = AdapterInterface(self._work), RunnerInterface(self._work)
         self._policy = GuardPolicy(settings.near_guard, settings.far_guard, self._backend.guard_memory)
-        if settings.guard_eager != "off" or settings.fence is not None:
+        if settings.variable_names:
             self._work.name_search.enable()
         self._live_names = register_namer(LiveNames(self._work.context))
         self._mode: eager.EagerMode | None = None
@@ -168,7 +168,7 @@ class Debugger(Declarations, LiveDebugger):
         if not self._started:
             return
         try:
-            self.check()
+            self._check_last()
         finally:
             self._started = False
             self._work.observation.end()
@@ -201,6 +201,13 @@ class Debugger(Declarations, LiveDebugger):
             tracing.uninstall()
             finalizer_safe_lock.uninstall()
             interrupts.uninstall()
+
+    def _check_last(self) -> None:
+        try:
+            self.check()
+        finally:
+            if self._mode_thread is not None:  # of the program: its variables may be gone when it asks for a map
+                self._work.name_search.name_rest(self.buffers)
 
     def abandon(self) -> None:
         """Stop watching without a last check of memory and without removing patches, where memory must no longer be
@@ -268,6 +275,7 @@ class Debugger(Declarations, LiveDebugger):
 
     @contextmanager
     def _guard(self) -> Iterator[None]:
+        before = self._allocator.ledger.newest
         with ExitStack() as stack:
             self._work.observe_here()
             if threading.get_ident() != self._mode_thread:
@@ -275,6 +283,7 @@ class Debugger(Declarations, LiveDebugger):
                 stack.enter_context(eager.EagerMode(self._allocator, holds, fencing=fencing))
             stack.enter_context(eager.guard_allocations())
             yield
+        self._work.name_search.note_block(before)
 
     def name(self, name: str, owner: object) -> int:
         """Name the tensors reachable from an object by their attribute paths.
@@ -301,12 +310,14 @@ class Debugger(Declarations, LiveDebugger):
         return name_owner(self._work, name, owner)
 
     def name_variables(self, now: bool = True) -> None:
-        """Name buffers without an owner name after variables that lead to them, as `Settings.guard_eager` does.
+        """Name buffers without an owner name after variables that lead to them, also where `Settings.variable_names` is
+        off.
 
         Parameters
         ----------
         now
-            Also name all live buffers, which takes at most a second; else only buffers of findings.
+            Also name all live buffers, which takes at most a second; else only what the setting names. `dump` and the
+            end of a ``with debug()`` block do so by themselves.
         """
         self._work.name_search.enable()
         if now:
@@ -447,6 +458,7 @@ class Debugger(Declarations, LiveDebugger):
         if check and self._started and self._work.lost is None:
             with suppress(FindingsError):  # it is stored all the same
                 self.check()
+            self._work.name_search.name_rest(self.buffers)
         most = self.settings.dump_limit if limit is None else limit
         return take_dump(self._work, self.facts, path, reason=reason, limit=most, redact=redact, background=background)
 

@@ -5,16 +5,13 @@ from __future__ import annotations
 import argparse
 from contextlib import ExitStack
 
-from shadowgraph.commands.opening import add_shared, latest_dumps, made_up, present, sought
+from shadowgraph.commands.opening import add_source, latest_dumps, made_up, present, settle_source, sought
 
 HELP = "list owners that share bytes"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "buffer", metavar="BUFFER", nargs="?", help="only with this one: an owner name, its end, or an address"
-    )
-    add_shared(parser)
+    add_source(parser, "only its group")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -23,6 +20,7 @@ def run(args: argparse.Namespace) -> int:
     from shadowgraph.render.text.aliases_text import AliasesReport
     from shadowgraph.views.alias_list import alias_list
 
+    settle_source(args, "aliases")
     with ExitStack() as opened:
         dumps = latest_dumps(args.path, opened, args.pid)
         with made_up(args.path, "list"):

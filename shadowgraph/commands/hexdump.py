@@ -6,7 +6,7 @@ import argparse
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from shadowgraph.commands.opening import add_shared, find_finding, latest_dumps, made_up, present, sought
+from shadowgraph.commands.opening import add_source, find_finding, latest_dumps, made_up, present, settle_source, sought
 from shadowgraph.common.errors import UsageError
 from shadowgraph.common.suggestions import did_you_mean
 
@@ -21,8 +21,7 @@ _MOST = 1 << 20  # bytes at once: each takes about a hundred in memory
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("buffer", metavar="BUFFER", help="an owner name, its end, or an address")
-    add_shared(parser)
+    add_source(parser, "whose bytes")
     parser.add_argument("--around", type=int, metavar="ID", help="the bytes around those of a finding")
     parser.add_argument("--start", type=_number, metavar="BYTE", help="from here on; below 0 in the guard before it")
     parser.add_argument("--count", type=_number, metavar="BYTES", help="so many bytes")
@@ -39,6 +38,7 @@ def run(args: argparse.Namespace) -> int:
     from shadowgraph.render.text.bytes_text import BytesReport
     from shadowgraph.views.byte_dump import dumped_buffer
 
+    settle_source(args, "hexdump", required=True)
     _require(args)
     with ExitStack() as opened:
         dumps = latest_dumps(args.path, opened, args.pid)

@@ -7,7 +7,16 @@ import argparse
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from shadowgraph.commands.opening import add_shared, find_finding, graph_of, latest_dumps, made_up, present, sought
+from shadowgraph.commands.opening import (
+    add_source,
+    find_finding,
+    graph_of,
+    latest_dumps,
+    made_up,
+    present,
+    settle_source,
+    sought,
+)
 from shadowgraph.common.errors import UsageError
 
 if TYPE_CHECKING:
@@ -23,7 +32,7 @@ _LIMIT = 40
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_shared(parser)
+    add_source(parser, "only this one, and in a map of memory its neighbours by address")
     parser.add_argument(
         "--kind",
         choices=KINDS,
@@ -40,9 +49,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--finding", type=int, metavar="ID", help="only what this finding is about")
     parser.add_argument("--graph", metavar="NAME|N", help="only what this graph was given, allocated, writes or reads")
     parser.add_argument(
-        "--buffer", metavar="NAME|ADDRESS", help="only this buffer (of memory: and its neighbours by address)"
-    )
-    parser.add_argument(
         "--limit", type=int, default=_LIMIT, metavar="N", help=f"rows of the picture at most (default: {_LIMIT})"
     )
     parser.add_argument(
@@ -58,6 +64,7 @@ def run(args: argparse.Namespace) -> int:
     from shadowgraph.commands.saved.reader import is_saved
     from shadowgraph.views.map_rows import MOST_ROWS
 
+    settle_source(args, "map")
     if not 1 <= args.limit <= MOST_ROWS:
         raise UsageError(f"--limit must be from 1 to {MOST_ROWS}, not {args.limit}")
     if args.memory_viz is not None:

@@ -4,12 +4,22 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from shadowgraph.commands.opening import made_up, opened_dump, present, run_dumps
+from shadowgraph.commands.opening import (
+    add_source,
+    made_up,
+    opened_dump,
+    present,
+    require_process,
+    run_dumps,
+    settle_source,
+)
 from shadowgraph.common.errors import UsageError
 from shadowgraph.common.suggestions import did_you_mean
 
@@ -22,30 +32,46 @@ HELP = "list the nodes of captured graphs, by buffer, kernel or line"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("path", metavar="PATH", help="a dump, or the run folder of `shadowgraph wrap`")
+    add_source(parser, "nodes that point into it")
     parser.add_argument("--graph", metavar="NAME|N", help="only this graph, by name or number")
-    parser.add_argument(
-        "--buffer", metavar="NAME|ADDRESS", help="nodes that point into a buffer: an owner name, its end, or an address"
-    )
     parser.add_argument(
         "--kernel", metavar="TEXT", default="", help="nodes with this in their kernel's or operator's name"
     )
     parser.add_argument("--line", metavar="FILE[:LINE]", default="", help="nodes launched from there, or from below it")
     parser.add_argument("--kind", metavar="KIND", help="kernel, memcpy, memset, host, child, alloc, ...")
-    parser.add_argument("--json", action="store_true", help="print one JSON document instead")
 
 
 def run(args: argparse.Namespace) -> int:
     """Print the nodes; no matching node is no error, an unknown graph or buffer is one."""
     from shadowgraph.render.text.nodes_text import NodesReport
 
+    settle_source(args, "nodes")
     wanted = _wanted(args)
     with ExitStack() as opened:
         dumps = run_dumps(args.path, opened) if os.path.isdir(args.path) else [opened_dump(args.path, opened)]
+        require_process((dump.manifest.pid for dump in dumps), args.pid, args.path)
+        dumps = [dump for dump in dumps if args.pid in (None, dump.manifest.pid)]
         with made_up(args.path, "list"):
             report = NodesReport(list(_listed(dumps, args.graph, args.buffer, wanted)))
+            names = _kernels(dumps) if args.kernel else set()
         present(report, args.json, args.path, "list")
+    _suggest(args.kernel, names)
     return 0
+
+
+def _kernels(dumps: Sequence[Dump]) -> set[str]:
+    """The names of all kernels and operators."""
+    graphs = [graph for dump in dumps for graph in dump.graphs]
+    launched = {node.launch.name for graph in graphs for node in graph.nodes}
+    return launched | {node.name for graph in graphs for node in graph.device_nodes}
+
+
+def _suggest(kernel: str, names: set[str]) -> None:
+    """Name, on standard error, the kernel that was likely meant, where none has the text in its name."""
+    if kernel and not any(kernel.casefold() in name.casefold() for name in names):
+        words = {word for name in names for word in re.split(r"[^\w]+", name) if word}
+        near = did_you_mean(kernel, sorted(names | words))
+        print(f"shadowgraph: note: no kernel or operator has {kernel!r} in its name{near}", file=sys.stderr)
 
 
 def _wanted(args: argparse.Namespace) -> Wanted:

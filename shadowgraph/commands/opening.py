@@ -44,6 +44,48 @@ def add_shared(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON document instead")
 
 
+def add_source(parser: argparse.ArgumentParser, about: str) -> None:
+    """Add the dump, the buffer after it, as a word or as ``--buffer``, and the options of `add_shared`.
+
+    Parameters
+    ----------
+    about
+        What the verb says of the buffer, for the help.
+    """
+    add_shared(parser)
+    form = f"{about}: an owner path, its last part, or an address"
+    parser.add_argument("buffer", metavar="BUFFER", nargs="?", help=form)
+    parser.add_argument("--buffer", dest="named", metavar="BUFFER", help="the same, as an option")
+
+
+def settle_source(args: argparse.Namespace, verb: str, required: bool = False) -> None:
+    """Put the dump into ``args.path`` and the buffer into ``args.buffer``. The buffer may come first where only the
+    second word is a file.
+
+    Raises
+    ------
+    UsageError
+        For two buffers, and for none where one is required.
+    """
+    if args.buffer is not None and not is_source(args.path) and is_source(args.buffer):
+        args.path, args.buffer = args.buffer, args.path
+    if args.named is not None and args.buffer is not None:
+        raise UsageError(f"two buffers, {args.buffer!r} and {args.named!r}; use: shadowgraph {verb} DUMP BUFFER")
+    args.buffer = args.buffer if args.buffer is not None else args.named
+    if args.buffer is None and required:
+        raise UsageError(f"{verb} takes a dump and a buffer of it; use: shadowgraph {verb} DUMP BUFFER")
+    if args.buffer is not None and not is_source(args.path):
+        neither = f"neither {args.path} nor {args.buffer} is a file" if args.named is None else f"no file {args.path}"
+        raise MissingFileError(f"{neither}; use: shadowgraph {verb} DUMP BUFFER")
+
+
+def is_source(text: str) -> bool:
+    """Whether a word names something to read: a file or a folder that exists, or a server."""
+    from shadowgraph.commands.saved.fetching import is_url
+
+    return os.path.exists(text) or is_url(text)
+
+
 def opened_dump(path: str | Path, opened: ExitStack) -> Dump:
     """A dump that `opened` closes.
 
@@ -142,10 +184,20 @@ def latest_dumps(path: str, opened: ExitStack, pid: int | None = None) -> list[D
     for dump in dumps:
         if dump is not latest.setdefault(dump.manifest.pid, dump):
             dump.close()
-    if pid is not None and pid not in latest:
-        known = ", ".join(map(str, sorted(latest)))
-        raise UsageError(f"no dump of process {pid} in {path}; there are dumps of: {known}")
+    require_process(latest, pid, path)
     return [latest[each] for each in sorted(latest) if pid in (None, each)]
+
+
+def require_process(pids: Iterable[int], wanted: int | None, path: str) -> None:
+    """Refuse a process without a dump.
+
+    Raises
+    ------
+    UsageError
+    """
+    known = sorted(set(pids))
+    if wanted is not None and wanted not in known:
+        raise UsageError(f"no dump of process {wanted} in {path}; there are dumps of: {', '.join(map(str, known))}")
 
 
 @contextmanager

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from contextlib import ExitStack
 
-from shadowgraph.commands.opening import add_shared, latest_dumps, made_up, present, sought
+from shadowgraph.commands.opening import add_source, latest_dumps, made_up, present, settle_source, sought
 from shadowgraph.common.errors import UsageError
 
 HELP = "tell what happened to a buffer"
@@ -13,8 +13,7 @@ _LAST = 40
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("buffer", metavar="BUFFER", help="an owner name, its end, or an address")
-    add_shared(parser)
+    add_source(parser, "whose events")
     parser.add_argument(
         "--last", type=int, default=_LAST, metavar="N", help=f"the last N events, 0 for all (default: {_LAST})"
     )
@@ -27,6 +26,7 @@ def run(args: argparse.Namespace) -> int:
     from shadowgraph.render.text.timeline_text import TimelineReport
     from shadowgraph.views.event_list import timeline
 
+    settle_source(args, "timeline", required=True)
     if args.last < 0:
         raise UsageError(f"--last must not be below 0, and is {args.last}")
     if is_saved(args.path):

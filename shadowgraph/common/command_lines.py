@@ -31,6 +31,16 @@ class Parser(argparse.ArgumentParser):
             self.refuse(unknown)
         return parsed
 
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """As argparse does, but an optional word may also come after options: argparse gives it nothing once an option
+        follows the words before it."""
+        parsed, unknown = super().parse_known_args(args, namespace)
+        for action in self._actions:
+            late = len(unknown) == 1 and not unknown[0].startswith("-")
+            if late and action.nargs == "?" and not action.option_strings and getattr(parsed, action.dest, 0) is None:
+                setattr(parsed, action.dest, unknown.pop())
+        return parsed, unknown
+
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         try:
             super()._check_value(action, value)

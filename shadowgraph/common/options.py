@@ -208,6 +208,14 @@ OPTIONS: tuple[Option, ...] = (
         "Of a larger one it holds both ends.",
     ),
     Option(
+        "variable_names", True, Switch(),
+        "name buffers that the program does not name after the variables that lead to them, locals included",
+        "Variables are looked up for buffers of findings, for inputs of new graphs, for what a ``guard()`` block "
+        "allocates, and when a dump or a map is made; in all at most five seconds. They are read as stored, without "
+        "code of the program, and are not kept alive. Names that `Debugger.name` gives go before.",
+        flags={"wrap": Flag(("--no-variable-names",), off=True)},
+    ),
+    Option(
         "guard_eager", "off", Words(("off", "auto", "all"), "in:module:qualname", r"in:[\w.]+:[\w.<>]+"),
         "eager allocations that become guarded static buffers without a guard() block: off, auto, all or "
         "in:module:qualname",

@@ -55,6 +55,7 @@ class Settings:
     list_inferred: bool = of(option("list_inferred"))
     dump_limit: int = of(option("dump_limit"))
     dump_whole: int = of(option("dump_whole"))
+    variable_names: bool = of(option("variable_names"))
     guard_eager: str = of(option("guard_eager"))
     fence: str | None = of(option("fence"))
     fence_anyway: bool = of(option("fence_anyway"))

@@ -3,21 +3,31 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
-from typing import Protocol
+from collections.abc import Iterable, Sequence
+from functools import partial
+from typing import Protocol, TypeVar
 
 from shadowgraph.common.console import tame
 from shadowgraph.common.errors import UnknownBufferError, UsageError
 from shadowgraph.dumps.schema import Manifest
 from shadowgraph.dumps.tables import Holders
 from shadowgraph.model.buffers import Buffer, allocation_name
+from shadowgraph.model.owner_paths import ends_of, is_end, rank
 from shadowgraph.model.owners import Owner
 from shadowgraph.model.ranges import ByteRange
 from shadowgraph.model.views import TensorView
 
 _OFFERED = 3
+_CANDIDATES = 8  # names that a text is the end of
 _LONGEST = 120
 _COMPARED = 5_000  # names compared letter by letter with an unknown one
+
+
+class Named(Protocol):
+    """Something with a buffer's serial."""
+
+    @property
+    def serial(self) -> int: ...
 
 
 class Opened(Protocol):
@@ -35,8 +45,8 @@ class Opened(Protocol):
 class BufferNames:
     """Names by serial and by address, computed from a dump once.
 
-    A buffer has the name that reports use: the path of the owner whose view fits it best, the shortest path among
-    equals; if its owners died, the name known to a finding; else the line that allocated it.
+    A buffer has the name that reports use: the path of the owner whose view fits it best, among equals a bare variable,
+    then the shortest path; if its owners died, the name known to a finding; else the line that allocated it.
     """
 
     def __init__(self, dump: Opened) -> None:
@@ -63,7 +73,7 @@ class BufferNames:
         owners = self._owners.get(buffer.serial, [])
         if len(owners) < 2:  # the usual case in a large dump
             return list(owners)
-        return sorted(owners, key=lambda owner: (_misfit(owner.view, buffer), len(owner.path), owner.path))
+        return sorted(owners, key=lambda owner: (_misfit(owner.view, buffer), rank(owner.path)))
 
     def at(self, address: int) -> tuple[str, int] | None:
         """Name of the buffer that holds an address, and the offset in bytes; None where no buffer does."""
@@ -107,11 +117,7 @@ class BufferNames:
             buffer = self.buffer_at(address)
             return [buffer] if buffer is not None else []
         pairs = [(name, buffer) for buffer in self._buffers for name in self._names(buffer)]
-        for fits in (text.__eq__, lambda name: name.endswith(f".{text}"), lambda name: name.endswith(text)):
-            found = [(name, buffer) for name, buffer in pairs if fits(name)]
-            if found:
-                return _unambiguous(text, found)
-        return []
+        return only_one(text, fitting(text, pairs))
 
     def nearest(self, address: int) -> str:
         """The live buffer nearest to an address that no buffer holds, and its distance; empty without live buffers."""
@@ -137,17 +143,35 @@ class BufferNames:
         if owners and len(owners) == 1:
             return owners[0].path
         if owners:
-            return min(owners, key=lambda owner: (_misfit(owner.view, buffer), len(owner.path), owner.path)).path
+            return min(owners, key=lambda owner: (_misfit(owner.view, buffer), rank(owner.path))).path
         seen = self._found.get(buffer.serial)
         return seen.name if seen is not None else allocation_name(buffer)
 
 
-def _unambiguous(text: str, found: list[tuple[str, Buffer]]) -> list[Buffer]:
-    """The buffers of matching names; refuses different names of different buffers."""
+_T = TypeVar("_T", bound=Named)
+
+
+def fitting(text: str, pairs: Sequence[tuple[str, _T]]) -> list[tuple[str, _T]]:
+    """The names that are a text, else those whose last parts it is, else those that end with it."""
+    for fits in (text.__eq__, partial(is_end, text), lambda name: name.endswith(text)):
+        found = [(name, buffer) for name, buffer in pairs if fits(name)]
+        if found:
+            return found
+    return []
+
+
+def only_one(text: str, found: Sequence[tuple[str, _T]]) -> list[_T]:
+    """The buffers of matching names, each once.
+
+    Raises
+    ------
+    UsageError
+        For different names of different buffers.
+    """
     names = list(dict.fromkeys(name for name, _ in found))
     buffers = {buffer.serial: buffer for _, buffer in found}
     if len(names) > 1 and len(buffers) > 1:
-        raise UsageError(f"{text!r} is the end of several names: {offered(names)}")
+        raise UsageError(f"{text!r} is the end of several names: {offered(names, _CANDIDATES)}")
     return list(buffers.values())
 
 
@@ -181,16 +205,16 @@ def nearest_of(text: str, names: list[str]) -> str:
     holding = [name for name in names if text.casefold() in name.casefold()]
     some = names[:_COMPARED]
     close = difflib.get_close_matches(text, some, _OFFERED, 0.5)
-    ends = {name.rsplit(".", 1)[-1]: name for name in reversed(some)}
+    ends = ends_of(some)
     close += [ends[end] for end in difflib.get_close_matches(text, list(ends), _OFFERED, 0.6)]
     best = list(dict.fromkeys([*close, *holding])) or names
     return f"; the nearest names are: {offered(best)}" if best else ""
 
 
-def offered(names: list[str]) -> str:
+def offered(names: list[str], most: int = _OFFERED) -> str:
     """The first few names, sanitised for one line of a terminal."""
-    return ", ".join(tame(name[:_LONGEST]) for name in names[:_OFFERED]) + (
-        f" and {len(names) - _OFFERED:,} more" if len(names) > _OFFERED else ""
+    return ", ".join(tame(name[:_LONGEST]) for name in names[:most]) + (
+        f" and {len(names) - most:,} more" if len(names) > most else ""
     )
 
 

@@ -219,6 +219,20 @@ class Ledger:
                 return found
             return next((buffer for buffer in self._freed if buffer.serial == serial), None)
 
+    @property
+    def newest(self) -> int:
+        """The serial of the newest live buffer; 0 without one."""
+        with self._lock.section:
+            self._settle()
+            return next(reversed(self._by_serial), 0)
+
+    def after(self, serial: int) -> list[Buffer]:
+        """Live buffers entered after the one with a serial, the newest first."""
+        with self._lock.section:
+            self._settle()
+            newest = reversed(self._by_serial.values())  # in order of entry
+            return list(itertools.takewhile(lambda buffer: buffer.serial > serial, newest))
+
     def at(self, address: int) -> Buffer | None:
         """The live buffer that holds an address."""
         with self._lock.section:

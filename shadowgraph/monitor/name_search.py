@@ -1,8 +1,9 @@
 """Searches variable names for buffers without an owner name: for those of a finding, and, early enough for the rules
 that follow from names, for inputs of new graphs.
 
-Called by `FindingPipeline`, `GraphRegistry` and `CrashRecorder`, in the thread of an event, and by
-`Debugger.name_variables`; has no lock of its own. Does nothing until `enable`.
+Called by `FindingPipeline`, `GraphRegistry` and `CrashRecorder`, in the thread of an event, and by `Debugger`, at the
+end of a `guard` block, before a dump or a map, and for `Debugger.name_variables`; has no lock of its own. Does nothing
+until `enable`.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from shadowgraph.tracking.pool_watch import borrowers
 from shadowgraph.tracking.variable_names import VariableNames
 
 _SECONDS = 0.1  # for the parameters of a new graph, which are many, and deep in a model
+_OF_A_BLOCK = 0.05
+_MOST_OF_A_BLOCK = 256  # buffers; a block that allocates more names none early
 
 
 class NameSearch:
@@ -49,15 +52,25 @@ class NameSearch:
                 self._variables.find(buffer)
 
     def name_all(self, draft: Detection) -> None:
-        """Search names for all buffers of a finding."""
+        """Search names for all buffers of a finding, and for the buffers next to its own."""
         for buffer in (draft.buffer, *kind_of(draft.code).further_buffers(draft)):
             self.name(buffer)
+        self.name_rest([b for b in self._ledger.neighbours(draft.buffer) if b is not None])
 
     def name_rest(self, buffers: Iterable[Buffer]) -> None:
         """Search names for all live buffers without an owner name, as far as the time limit allows."""
         if self._variables is not None:
             with error_barrier("search for names"):
                 self._variables.find_new([b for b in buffers if b.alive and self._is_unnamed(b)])
+
+    def note_block(self, before: int) -> None:
+        """Note the variables that lead to what a block allocated, after a serial of the ledger: names for findings
+        about buffers that are freed by then, as a function's locals are once it has returned."""
+        if self._variables is not None:
+            with error_barrier("search for names"):
+                new = [buffer for buffer in self._ledger.after(before) if self._is_unnamed(buffer)]
+                if len(new) <= _MOST_OF_A_BLOCK:
+                    self._variables.note_block(new, _OF_A_BLOCK)
 
     def name_indices(self, graphs: Iterable[Graph]) -> None:
         """Search names for one-dimensional integer inputs of new graphs, and for all outside their pools, parameters

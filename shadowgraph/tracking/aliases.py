@@ -14,6 +14,7 @@ from shadowgraph.common.compat import weak_reference
 from shadowgraph.common.finalizer_safe_lock import FinalizerSafeLock
 from shadowgraph.common.html_repr import HtmlRepr
 from shadowgraph.model.buffers import Buffer, Ledger, Role, allocation_name, buffer_view
+from shadowgraph.model.owner_paths import rank
 from shadowgraph.model.owners import Owner
 from shadowgraph.model.ranges import ByteRange, RangeIndex
 from shadowgraph.model.views import TensorView, describe_slice, overlaps
@@ -90,6 +91,7 @@ class NameBook:
         self._ledger = ledger
         self._roots: dict[str, weakref.ref[object]] = {}
         self._without: dict[str, Container[str]] = {}  # attributes that are not followed, by root
+        self._found: set[str] = set()  # roots under names that the program has not given
         self._owners: dict[str, tuple[_Walked, ...]] = {}
         self._index: RangeIndex[_Walked] | None = None
         self._former: dict[int, tuple[Owner, ...]] = {}  # former owners of a buffer, by serial
@@ -106,15 +108,24 @@ class NameBook:
         """Number of roots whose walk hit a bound, so that names may be missing."""
         return sum(cut for _, cut in list(self._gaps.values()))
 
-    def add(self, name: str, root: object, without: Container[str] = ()) -> int:
-        """Walk an object under a name, without some attributes; returns the number of tensors that it owns."""
+    def add(self, name: str, root: object, without: Container[str] = (), found: bool = False) -> int:
+        """Walk an object under a name, without some attributes; returns the number of tensors that it owns.
+
+        With `found` the name was searched, and not given by the program: of buffers that have a given name, it does not
+        count as an owner.
+        """
         with self._lock.section:
             self._without[name] = without
+            (self._found.add if found else self._found.discard)(name)
             try:
                 self._roots[name] = weak_reference(root)
             except TypeError:
                 self._roots.pop(name, None)
             return self._walk(name, root)
+
+    def gives(self, name: str) -> bool:
+        """Whether the program has given a name to an object."""
+        return name in self._owners and name not in self._found
 
     def roots(self) -> list[tuple[str, object]]:
         """The living objects that can be walked again, with their names."""
@@ -175,15 +186,15 @@ class NameBook:
         """Owners whose views overlap a range."""
         with self._lock.section:
             if self._index is None:
-                entries = [each for walked in self._owners.values() for each in walked]
+                entries = self._counting(self._owners)
                 self._index = RangeIndex((each.owner.view.hull, each) for each in entries)
             return self._index.overlapping(where.start, where.stop)
 
     def name_of(self, buffer: Buffer, part: ByteRange | None = None) -> tuple[str, tuple[str, ...]]:
         """The best name of a buffer, or of a part of it, and every owner path.
 
-        The best name is that of the owner whose view fits best, the shortest path among equals; without owners it is
-        the allocating line.
+        The best name is that of the owner whose view fits best, among equals a bare variable, then the shortest path;
+        without owners it is the allocating line.
 
         Parameters
         ----------
@@ -233,7 +244,7 @@ class NameBook:
             return (where.nbytes - shared) + (owner.view.stop - owner.view.start - shared)
 
         owners = self.owners_of(where, buffer.serial)
-        return sorted(owners, key=lambda o: (misfit(o), len(o.path), o.path))
+        return sorted(owners, key=lambda o: (misfit(o), rank(o.path)))
 
     def groups(self) -> OwnerGroups:
         """Sets of owners with common bytes: two or more paths to the same memory, partial overlaps included.
@@ -248,8 +259,16 @@ class NameBook:
         live = {buffer.serial for ledger in (self._ledger, self._ledger.host) for buffer in ledger} | {_UNTRACKED}
         with self._lock.section:
             roots = [name for name in self._owners if not fresh or self._root(name) is not None]
-            walked = [each for name in roots for each in self._owners[name]]
-            return [each.owner for each in walked if each.serial in live or each.sight is not None]
+            return [each.owner for each in self._counting(roots) if each.serial in live or each.sight is not None]
+
+    def _counting(self, roots: Iterable[str]) -> list[_Walked]:
+        """The owners under some roots: those of found names only for buffers without a given one."""
+        given = {each.serial for name, walked in self._owners.items() if name not in self._found for each in walked} - {
+            _UNTRACKED
+        }
+        return [
+            each for name in roots for each in self._owners[name] if name not in self._found or each.serial not in given
+        ]
 
     def _root(self, name: str) -> object | None:
         """The object registered under a name, if it can be walked again."""
@@ -278,6 +297,7 @@ class NameBook:
         """Names for a buffer once it is freed, if it has no others."""
         with self._lock.section:
             self._former.setdefault(serial, tuple(owners))
+            self._forget_oldest()
 
     def _remember(self, before: Iterable[_Walked], now: set[int]) -> None:
         """Keep owners that now refer to other memory: a finding may be about their former target."""
@@ -287,6 +307,9 @@ class NameBook:
                 former.setdefault(serial, []).append(owner)
         for serial, owners in former.items():
             self._former[serial] = tuple(owners)
+        self._forget_oldest()
+
+    def _forget_oldest(self) -> None:
         while len(self._former) > _REMEMBERED:
             del self._former[next(iter(self._former))]
 

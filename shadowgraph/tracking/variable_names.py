@@ -17,8 +17,11 @@ import types
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import FrameType
 
+import torch
+
 from shadowgraph.model.buffers import Buffer
 from shadowgraph.model.owners import Owner
+from shadowgraph.model.ranges import RangeIndex
 from shadowgraph.model.stacks import is_machinery
 from shadowgraph.tracking.aliases import NameBook
 from shadowgraph.tracking.names import WalkResult, walk
@@ -26,6 +29,7 @@ from shadowgraph.tracking.pool_watch import Sight, borrowers
 
 _OBJECTS = (100, 4_000)  # expanded for each variable, in a first and a second pass
 _SECONDS = 1.0  # for one search
+_OF_BLOCKS = 0.5  # for all searches at ends of blocks, which a program may enter at every step
 _HISTORY = re.compile(r"_{1,3}|_i{1,3}|_i?\d+|_[iod]h|In|Out|exit|quit|open")  # names that IPython defines
 _NO_ROOTS = (types.ModuleType, types.FunctionType, types.BuiltinFunctionType, type, str, bytes, int, float, type(None))
 
@@ -48,7 +52,9 @@ class VariableNames:
         self._names = names
         self._left = seconds
         self._kept = seconds / 2
-        self._tried: set[int] = set()
+        self._of_blocks = min(_OF_BLOCKS, seconds)
+        self._tried: set[int] = set()  # serials of `find_new`
+        self._noted: set[int] = set()  # serials of `note_former`
         self._used: dict[str, list[int]] = {}  # by variable name: the ids of its objects
 
     def find(self, buffer: Buffer) -> None:
@@ -57,16 +63,26 @@ class VariableNames:
 
     def find_new(self, buffers: Iterable[Buffer]) -> None:
         """`find` for several buffers, each tried once."""
-        self._search_new(buffers, self._name)
+        self._search_new(buffers, self._tried, self._name)
 
     def note_former(self, buffers: Iterable[Buffer], seconds: float = _SECONDS) -> None:
         """Record the variables that lead to several buffers, each tried once: names for use after their free only."""
-        self._search_new(buffers, self._note, seconds)
+        self._search_new(buffers, self._noted, self._note, seconds)
 
-    def _search_new(self, buffers: Iterable[Buffer], take: Take, seconds: float = _SECONDS) -> None:
-        new = [buffer for buffer in buffers if buffer.serial not in self._tried]
+    def note_block(self, buffers: list[Buffer], seconds: float) -> None:
+        """`note_former` for the buffers of a block that ends, within a time limit for all blocks. They can be tried
+        again: what holds them later may have a better name."""
+        if buffers and self._of_blocks > 0:
+            began = time.monotonic()
+            try:
+                self._search(buffers, self._note, min(seconds, self._of_blocks))
+            finally:
+                self._of_blocks -= time.monotonic() - began
+
+    def _search_new(self, buffers: Iterable[Buffer], tried: set[int], take: Take, seconds: float = _SECONDS) -> None:
+        new = [buffer for buffer in buffers if buffer.serial not in tried]
         if new and self._left > self._kept:
-            self._tried.update(buffer.serial for buffer in new)
+            tried.update(buffer.serial for buffer in new)
             self._search(new, take, seconds)
 
     def _search(self, buffers: list[Buffer], take: Take, seconds: float = _SECONDS) -> None:
@@ -84,13 +100,14 @@ class VariableNames:
         """One pass over all scopes; returns the buffers still without a name, or none once the time is up."""
         seen: set[int] = set()
         left = {buffer.serial: buffer for buffer in buffers}
+        index = RangeIndex((buffer.range, buffer) for buffer in buffers if buffer.nbytes)
         for variables in _scopes(buffers):
             for name, value in variables:
                 if time.monotonic() > deadline:
                     return []
                 if id(value) not in seen and not issubclass(type(value), _NO_ROOTS):
                     seen.add(id(value))
-                    found = _by_buffer(walk(value, name, max_objects=objects), buffers)
+                    found = _by_buffer(walk(value, name, max_objects=objects), index)
                     if found:
                         take(name, value, found)
                     for serial in found:
@@ -103,23 +120,25 @@ class VariableNames:
         same = self._used.setdefault(name, [])
         if id(value) not in same:
             same.append(id(value))
-        place = same.index(id(value))
-        self._names.add(f"{name}#{place + 1}" if place else name, value)
+        place = same.index(id(value)) + self._names.gives(name)
+        self._names.add(f"{name}#{place + 1}" if place else name, value, found=True)
 
     def _note(self, name: str, value: object, found: Mapping[int, list[Owner]]) -> None:
         for serial, owners in found.items():
             self._names.note_former(serial, owners)
 
 
-def _by_buffer(found: WalkResult, buffers: Iterable[Buffer]) -> dict[int, list[Owner]]:
+def _by_buffer(found: WalkResult, buffers: RangeIndex[Buffer]) -> dict[int, list[Owner]]:
     """The owners that lead to each buffer, by serial, without the buffers that none leads to."""
-    pairs = list(zip(found.owners, found.sights, strict=True))
-    return {b.serial: led for b in buffers if (led := [owner for owner, sight in pairs if _leads(owner, sight, b)])}
+    led: dict[int, list[Owner]] = {}
+    for owner, sight in zip(found.owners, found.sights, strict=True):
+        for buffer in buffers.at(owner.view.start):
+            if _leads(sight, buffer):
+                led.setdefault(buffer.serial, []).append(owner)
+    return led
 
 
-def _leads(owner: Owner, sight: Sight | None, buffer: Buffer) -> bool:
-    if not buffer.start <= owner.view.start < buffer.stop:
-        return False
+def _leads(sight: Sight | None, buffer: Buffer) -> bool:
     if not buffer.alive:  # of its names only those of storages that were made over it are left
         return sight is not None and sight.owner == buffer.serial
     return sight is None or not borrowers.is_older(sight, buffer)
@@ -175,12 +194,12 @@ def _locals(frame: FrameType) -> list[Variable]:
 
 
 def _named(variables: Mapping[str, object]) -> list[Variable]:
-    """Variables in order of name length; `self` is replaced by the name of its class."""
+    """Variables, tensors first, else in order of name length; `self` is replaced by the name of its class."""
     pairs = [pair for pair in list(variables.items()) if _is_name(pair[0])]
     if "get_ipython" in variables:  # of a notebook: results and inputs are kept there beside the user's variables
         pairs = [pair for pair in pairs if not _HISTORY.fullmatch(pair[0])]
     named = [(type(value).__name__ if name == "self" else name, value) for name, value in pairs]
-    return sorted(named, key=lambda pair: len(pair[0]))
+    return sorted(named, key=lambda pair: (not issubclass(type(pair[1]), torch.Tensor), len(pair[0])))
 
 
 def _is_name(text: object) -> bool:

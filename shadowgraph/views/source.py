@@ -45,9 +45,11 @@ class Snapshot(Dump):
 
 
 def snapshot_of(debugger: LiveDebugger, contents: bool) -> Snapshot:
-    """The debugger's current facts. Runs no check; copies memory, as a dump does, only with `contents`."""
+    """The debugger's current facts, with names of variables. Runs no check; copies memory, as a dump does, only with
+    `contents`."""
     from shadowgraph.dumps.collecting import collect  # with torch, which plots of a dump do without
 
+    debugger.monitor.name_search.name_rest(debugger.buffers)
     collected = collect(debugger.monitor, debugger.facts, "a picture", _MOST, redact=not contents)
     return Snapshot(replace(collected, manifest=structs.replace(collected.manifest, redacted=False)))
 

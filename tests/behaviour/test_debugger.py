@@ -142,7 +142,8 @@ def test_what_was_broken_before_a_pause_is_found_at_it() -> None:
 
 
 def test_unknown_options_and_things() -> None:
-    with pytest.raises(sg.UsageError, match="no option 'gard'; options are: backend"), sg.debug(gard=1):
+    said = r"no option 'gard' \(did you mean far_guard\?\); options are: backend"
+    with pytest.raises(sg.UsageError, match=said), sg.debug(gard=1):
         pass
     with pytest.raises(sg.UsageError, match="backend must be one of host, cuda"), sg.debug(backend="tpu"):
         pass

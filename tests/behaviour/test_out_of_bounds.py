@@ -237,7 +237,7 @@ def test_neighbour_and_names(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_unnamed_buffers_go_by_their_allocation_line() -> None:
-    with sg.debug() as debugger:
+    with sg.debug(variable_names=False) as debugger:
         table = guarded(debugger, 4)
         overflow(table)
         found = only(debugger.check())

@@ -9,7 +9,7 @@ from shadowgraph.checks.kinds import kind_of
 from shadowgraph.commands.saved.reader import Saved
 from shadowgraph.common.console import tame
 from shadowgraph.common.errors import UnknownBufferError, UsageError
-from shadowgraph.dumps.naming import address_of, nearest_of
+from shadowgraph.dumps.naming import address_of, fitting, nearest_of, only_one
 from shadowgraph.model.findings import Finding
 from shadowgraph.model.run_facts import SCHEMA
 from shadowgraph.render.text.map_text import DumpedMap
@@ -78,16 +78,13 @@ def timelines_of(saved: Saved, wanted: str) -> tuple[Timeline, ...]:
 
 
 def _timelines(source: str, findings: Sequence[Finding], wanted: str) -> Iterator[Timeline]:
+    serials = _serials(findings, wanted)
     found: dict[tuple[int, int], list[Finding]] = {}
     for finding in findings:
-        about = finding.buffer
-        if _fits(wanted, (about.name, *about.names), about.address, about.nbytes):
-            found.setdefault((finding.pid, about.serial), []).append(finding)
+        if finding.buffer.serial in serials.get(finding.pid, ()):
+            found.setdefault((finding.pid, finding.buffer.serial), []).append(finding)
     if not found:
         _unknown(source, wanted, [finding.buffer.name for finding in findings])
-    names = {each[0].buffer.name for each in found.values()}
-    if len(names) > 1 and address_of(wanted) is None:
-        raise UsageError(f"{wanted!r} is the end of several names: {', '.join(map(tame, sorted(names)[:3]))}")
     for (pid, _), own in found.items():
         yield _timeline(source, pid, sorted(own, key=lambda finding: finding.time))
 
@@ -107,11 +104,19 @@ def _timeline(source: str, pid: int, own: Sequence[Finding]) -> Timeline:
     )  # fmt: skip
 
 
-def _fits(wanted: str, names: Sequence[str], address: int, nbytes: int) -> bool:
-    sought = address_of(wanted)
-    if sought is not None:
-        return address <= sought < address + max(1, nbytes)
-    return any(name == wanted or name.endswith(f".{wanted}") for name in names)
+def _serials(findings: Sequence[Finding], wanted: str) -> dict[int, set[int]]:
+    """The buffers of a name or an address, by process."""
+    found: dict[int, set[int]] = {}
+    address = address_of(wanted)
+    for pid in {finding.pid for finding in findings}:
+        about = [finding.buffer for finding in findings if finding.pid == pid]
+        if address is not None:
+            fits = [each for each in about if each.address <= address < each.address + max(1, each.nbytes)]
+        else:
+            pairs = [(name, each) for each in about for name in dict.fromkeys((each.name, *each.names))]
+            fits = only_one(wanted, fitting(wanted, pairs))
+        found[pid] = {each.serial for each in fits}
+    return found
 
 
 def _unknown(source: str, wanted: str, names: list[str]) -> None:
