@@ -17,12 +17,15 @@ import torch
 
 from shadowgraph.adapter_interface import AdapterInterface
 from shadowgraph.common import finalizer_safe_lock, interrupts
-from shadowgraph.common.errors import FindingsError, UsageError
+from shadowgraph.common.compat import weak_reference
+from shadowgraph.common.errors import FindingsError, UnknownBufferError, UsageError
 from shadowgraph.common.finalizer_safe_lock import weak_callback
 from shadowgraph.common.html_repr import register_namer
 from shadowgraph.common.internal_errors import error_barrier, internal_errors
+from shadowgraph.common.option_kinds import shown
 from shadowgraph.common.settings import Settings
-from shadowgraph.declarations import Declarations, name_owner
+from shadowgraph.common.words import plural
+from shadowgraph.declarations import Declarations, name_owner, watched_model
 from shadowgraph.dumps.live import LiveDebugger
 from shadowgraph.dumps.taking import take_dump
 from shadowgraph.graphs import launch_rows
@@ -72,6 +75,8 @@ class Debugger(Declarations, LiveDebugger):
     """
 
     def __init__(self, settings: Settings) -> None:
+        if not isinstance(settings, Settings):
+            raise UsageError(f"a Debugger takes Settings, not {shown(settings)}; use shadowgraph.debug() or install()")
         self.settings = settings
         self._backend = backend_of(settings)
         self._allocator = self._backend.allocator
@@ -89,7 +94,7 @@ class Debugger(Declarations, LiveDebugger):
         )
         if self._observes:
             self._work.flight_recorder.observer = observer
-        self._started = False
+        self._started = self._abandoned = False
         self._faults_before: dict[str, int] = {}
         self._stepped_aside: Mapping[str, int] = {}
 
@@ -155,7 +160,7 @@ class Debugger(Declarations, LiveDebugger):
             resize_hooks.install(self._allocator, weak_callback(self._work.observe_here))
         if self._observes:
             observer.start()
-        self._started = True
+        self._started, self._abandoned = True, False
         finalizer_safe_lock.install()
         self._work.observation.begin()
 
@@ -213,7 +218,7 @@ class Debugger(Declarations, LiveDebugger):
         """Stop watching without a last check of memory and without removing patches, where memory must no longer be
         touched, as in a child forked from a process with a CUDA context."""
         if self._started:
-            self._started = False
+            self._started, self._abandoned = False, True
             finalizer_safe_lock.uninstall()
             self._work.paused = True
             self._work.observation.end()
@@ -228,16 +233,49 @@ class Debugger(Declarations, LiveDebugger):
             self._allocator.policy = self._allocator.guards.last_check = None
 
     def pause(self) -> None:
-        """Stop checking; captures and replays run as without a debugger. Changes made meanwhile are not checked."""
+        """Stop checking; captures and replays run as without a debugger. Changes made meanwhile are not checked.
+
+        Raises
+        ------
+        UsageError
+            When the debugger does not watch, as for `resume` and the declarations.
+        """
+        self._require_watching("pause")
         self._work.flush("pause")
         self._work.pause()
 
     def resume(self) -> None:
         """Resume checking; guards are armed again first."""
+        self._require_watching("resume")
         self._work.rearm()
         self._work.invalidate_writers()
         self._work.observation.observe_all()
         self._work.resume()
+
+    def _require_watching(self, method: str) -> None:
+        if not self._started and not self._abandoned:  # a forked child may run on with its parent's debugger
+            raise UsageError(
+                f"{method}() does nothing: this debugger does not watch; call it inside its with block, or between "
+                "shadowgraph.install() and uninstall()"
+            )
+
+    def __repr__(self) -> str:
+        work = self._work
+        held = (
+            plural(len(work.context.graphs), "graph"),
+            plural(len(work.context.ledger), "buffer"),
+            plural(len(work.book.findings), "finding"),
+            plural(len(work.book.notes), "note"),
+        )
+        return f"<Debugger of the {self.settings.backend} backend, {self._state}: {', '.join(held)}>"
+
+    @property
+    def _state(self) -> str:
+        if self._work.lost is not None:
+            return "device lost"
+        if not self._started:
+            return "not watching"
+        return "paused" if self._work.paused else "watching"
 
     # -- for code that runs the debugger from outside -------------------------------------------------------------
 
@@ -270,7 +308,14 @@ class Debugger(Declarations, LiveDebugger):
     # -- declarations -------------------------------------------------------------------------------------------
 
     def guard(self) -> AbstractContextManager[None]:
-        """Context in which eager allocations of the calling thread become guarded static buffers of exact size."""
+        """Context in which eager allocations of the calling thread become guarded static buffers of exact size.
+
+        Raises
+        ------
+        UsageError
+            When the debugger does not watch: before its start, and after its end.
+        """
+        self._require_watching("guard")
         return self._guard()
 
     @contextmanager
@@ -291,7 +336,7 @@ class Debugger(Declarations, LiveDebugger):
         Parameters
         ----------
         name
-            The first part of every path.
+            The first part of every path, not empty.
         owner
             Any object that leads to tensors: a module, a dictionary, a runner. None of its code is run, and neither it
             nor a tensor is kept alive.
@@ -305,9 +350,21 @@ class Debugger(Declarations, LiveDebugger):
         Raises
         ------
         UnknownBufferError
-            For an object that cannot hold tensors: a number, a string, None, a class.
+            For an object that cannot hold tensors: a number, a string, None, a class; and for one that holds none and
+            is not walked again, such as a list of numbers.
+        UsageError
+            For a name that is no text.
         """
-        return name_owner(self._work, name, owner)
+        if not isinstance(name, str) or not name:
+            raise UsageError(f"name() takes a name as text, then the object, not {shown(name)} first")
+        found = name_owner(self._work, name, owner)
+        if not found and not _is_walked_again(owner):
+            kind = type(owner).__name__
+            raise UnknownBufferError(
+                f"name({name!r}) found no tensor in this {kind}; name it once it holds some, or name an object that "
+                "leads to it"
+            )
+        return found
 
     def name_variables(self, now: bool = True) -> None:
         """Name buffers without an owner name after variables that lead to them, also where `Settings.variable_names` is
@@ -334,6 +391,7 @@ class Debugger(Declarations, LiveDebugger):
         graph
             The graph that replays next; None when it is not known.
         """
+        self._require_watching("prepare")
         model = model_of(graph)
         self._work.flush("prepare_begin")
         block = self._work.preparing.begin(model)
@@ -366,6 +424,7 @@ class Debugger(Declarations, LiveDebugger):
         UsageError
             For a graph that was captured before the debugger watched.
         """
+        self._require_watching("locate")
         asked = self._work.locator.ask(self.graphs if graph is None else (self.graph(graph),))
         self._work.observation.observe_all()  # the next replay must be observed
         return asked
@@ -412,7 +471,14 @@ class Debugger(Declarations, LiveDebugger):
         -------
         Report
             Data only: it may be kept after the debugger has stopped. Notebooks show it as HTML.
+
+        Raises
+        ------
+        UsageError
+            For a file that cannot be written to, such as a path.
         """
+        if file is not None and not hasattr(file, "write"):
+            raise UsageError(f"report() takes an open file, not {shown(file)}; for a page: shadowgraph report --html")
         if self._started:
             self.check()
         made = Report(self.facts())
@@ -509,13 +575,19 @@ class Debugger(Declarations, LiveDebugger):
         UsageError
             For a graph that was captured before a debugger watched.
         """
-        model = model_of(graph)
-        if model is None:
-            raise UsageError("this graph was captured before shadowgraph watched, or on another device")
-        return model
+        return watched_model(graph, "graph")
 
     @property
     def buffers(self) -> Buffers:
         """Live buffers, oldest first, as a tuple."""
         self._allocator.guards.enter_waiting()
         return Buffers(self._work.context.ledger)
+
+
+def _is_walked_again(owner: object) -> bool:
+    """Whether an object is walked again as memory comes and goes, which takes a weak reference."""
+    try:
+        weak_reference(owner)
+    except TypeError:
+        return False
+    return True

@@ -21,10 +21,13 @@ from shadowgraph.checks.stale_rows.rules import POLICIES
 from shadowgraph.checks.undefined.check import UndefinedInfluence
 from shadowgraph.common.compat import weak_reference
 from shadowgraph.common.errors import FindingsError, UnknownBufferError, UsageError
+from shadowgraph.common.option_kinds import shown
+from shadowgraph.common.suggestions import did_you_mean
 from shadowgraph.graphs.dispatch.tensors import is_plain
 from shadowgraph.graphs.host.graph import HostGraph
 from shadowgraph.graphs.lookup import model_of
 from shadowgraph.model.buffers import Buffer
+from shadowgraph.model.graphs import Graph
 from shadowgraph.model.ranges import ByteRange
 from shadowgraph.model.stacks import current_stack
 from shadowgraph.model.views import TensorView
@@ -55,7 +58,7 @@ class Declarations:
         UnknownBufferError
             For an object that is no tensor, or has no plain memory on the backend's device.
         """
-        buffer, view = self._locate(tensor)
+        buffer, view = self._locate(tensor, "protect")
         self._work.checks[InGraphMutation].protect(buffer, view.hull)
         self._work.observation.observe_all()  # from the next replay on
 
@@ -77,7 +80,7 @@ class Declarations:
         UnknownBufferError
             For an object that is no tensor, or has no plain memory on the backend's device.
         """
-        buffer, view = self._locate(tensor)
+        buffer, view = self._locate(tensor, "invariant")
         if not view.contiguous:
             raise UsageError("invariant() needs a contiguous tensor; pass the whole buffer or a contiguous slice of it")
         if view.dtype in {"bfloat16", "complex32"} or "float8" in view.dtype:
@@ -106,6 +109,7 @@ class Declarations:
         UnknownBufferError
             For an object that is no tensor, or has no plain memory on the backend's device.
         """
+        self._require_watching("padding")
         declare_padding(self._work, tensor, policy)
 
     def refreshes(self, graph: HostGraph | torch.cuda.CUDAGraph, owner: object, *attributes: str) -> None:
@@ -132,9 +136,10 @@ class Declarations:
         UnknownBufferError
             For an attribute that leads to no tensor with memory of its own.
         """
-        model = model_of(graph)
-        if model is None:
-            raise UsageError("this graph was captured before shadowgraph watched; capture it again, or start earlier")
+        self._require_watching("refreshes")
+        if not attributes or not all(isinstance(each, str) for each in attributes):
+            raise UsageError("refreshes() takes a graph, an object, and the names of its attributes")
+        model = watched_model(graph, "refreshes")
         try:
             weak_reference(owner)
         except TypeError:
@@ -144,8 +149,11 @@ class Declarations:
             ) from None
         for attribute in attributes:
             tensor = stored(owner, attribute)
-            self._locate(tensor)
-            assert isinstance(tensor, torch.Tensor)
+            if not isinstance(tensor, torch.Tensor):
+                raise UnknownBufferError(
+                    f"refreshes(): the attribute {attribute!r} of this {type(owner).__name__} leads to no tensor"
+                )
+            self._locate(tensor, "refreshes")
             self._work.checks[ReboundInputs].bind(model, owner, attribute, tensor, planned=False)
 
     def contents_lost(self, *tensors: torch.Tensor, how: str = "declared") -> None:
@@ -165,7 +173,9 @@ class Declarations:
         UnknownBufferError
             For an object that is no tensor, or has no plain memory on the backend's device.
         """
-        ranges = [self._locate(tensor)[1].hull for tensor in tensors]
+        if not isinstance(how, str):
+            raise UsageError(f"contents_lost() takes a text as how, not {shown(how)}")
+        ranges = [self._locate(tensor, "contents_lost")[1].hull for tensor in tensors]
         lose_contents(self._work, ranges, how)()
 
     def watch(self, tensor: torch.Tensor, name: str | None = None) -> Watch:
@@ -188,21 +198,45 @@ class Declarations:
         UnknownBufferError
             For an object that is no tensor, or has no plain memory on the backend's device.
         """
-        buffer, view = self._locate(tensor)
+        if name is not None and not isinstance(name, str):
+            raise UsageError(f"watch() takes a tensor and a name as text, not {shown(name)}")
+        buffer, view = self._locate(tensor, "watch")
         watch = Watch(name or self._work.context.names.name_of(buffer)[0], buffer, view.hull)
         self._work.watches.watches.append(watch)
         self._work.observation.observe_all()  # the steady state does not observe its writers
         return watch
 
-    def _locate(self, tensor: object) -> tuple[Buffer, TensorView]:
-        return _locate(self._work, tensor)
+    def _require_watching(self, method: str) -> None:
+        """Refuse a method that has an effect only while the debugger watches."""
+        raise NotImplementedError
+
+    def _locate(self, tensor: object, method: str) -> tuple[Buffer, TensorView]:
+        self._require_watching(method)
+        return _locate(self._work, tensor, method)
+
+
+def watched_model(graph: HostGraph | torch.cuda.CUDAGraph, method: str) -> Graph:
+    """The model of a graph that was captured while a debugger watched.
+
+    Raises
+    ------
+    UsageError
+        For another graph, and for something else.
+    """
+    if graph is None:
+        raise UsageError(f"{method}() takes a HostGraph or a torch.cuda.CUDAGraph, not None")
+    model = model_of(graph)
+    if model is None:
+        raise UsageError("this graph was captured before shadowgraph watched; capture it again, or start earlier")
+    return model
 
 
 def declare_padding(work: Monitor, tensor: object, policy: str) -> None:
     """`Declarations.padding`, for users and adapters."""
-    buffer, view = _locate(work, tensor)
-    if policy not in POLICIES:
-        raise UsageError(f"padding() takes 'refresh', 'dont_care' or 'judged', not {policy!r}")
+    buffer, view = _locate(work, tensor, "padding")
+    if not isinstance(policy, str) or policy not in POLICIES:
+        near = did_you_mean(policy, POLICIES) if isinstance(policy, str) else ""
+        raise UsageError(f"padding() takes 'refresh', 'dont_care' or 'judged', not {shown(policy)}{near}")
     work.checks[StaleRows].declare(buffer, view.hull, policy)
     undefined = work.checks.find(UndefinedInfluence)
     if undefined is not None:
@@ -248,10 +282,11 @@ def name_owner(work: Monitor, name: str, owner: object, without: Container[str] 
     return work.context.names.add(name, owner, without)
 
 
-def _locate(work: Monitor, tensor: object) -> tuple[Buffer, TensorView]:
+def _locate(work: Monitor, tensor: object, method: str = "") -> tuple[Buffer, TensorView]:
     device = work.allocator.device
     if not isinstance(tensor, torch.Tensor):
-        raise UnknownBufferError(f"expected a tensor, got {type(tensor).__name__}")
+        called = f"{method}() " if method else ""
+        raise UnknownBufferError(f"{called}expected a tensor, got {type(tensor).__name__}")
     if not is_plain(tensor, torch.device(device).type) or not tensor.numel():
         raise UnknownBufferError(
             f"this tensor ({tensor.dtype}, {tuple(tensor.shape)}, {tensor.device}, {tensor.layout}) has no plain "

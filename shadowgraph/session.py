@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import atexit
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ContextDecorator
 from typing import Any, Protocol
 
 from shadowgraph.common import late_adapters
 from shadowgraph.common.errors import ShadowgraphError, UsageError
+from shadowgraph.common.option_kinds import shown
 from shadowgraph.common.settings import Settings
 from shadowgraph.common.uncaught import uncaught
 from shadowgraph.debugger import Debugger
@@ -51,8 +51,27 @@ def current() -> Debugger | None:
     return _current
 
 
-@contextmanager
-def debug(**options: Any) -> Iterator[Debugger]:
+class DebugBlock(AbstractContextManager[Debugger], ContextDecorator):
+    """What `debug` returns: a ``with`` block, or a decorator of a function. Each entry starts a debugger of its own."""
+
+    def __init__(self, options: dict[str, Any]) -> None:
+        self._options = options
+        self._debugger: Debugger | None = None
+
+    def __enter__(self) -> Debugger:
+        self._debugger = _begin(self._options)
+        return self._debugger
+
+    def __exit__(self, *error: object) -> None:
+        debugger, self._debugger = self._debugger, None
+        _end(debugger)
+
+    def __repr__(self) -> str:
+        options = ", ".join(f"{name}={shown(value)}" for name, value in self._options.items())
+        return f"<debug({options}): {'not entered' if self._debugger is None else 'entered'}>"
+
+
+def debug(**options: Any) -> DebugBlock:
     """Watch graphs inside a ``with`` block.
 
     Parameters
@@ -60,23 +79,14 @@ def debug(**options: Any) -> Iterator[Debugger]:
     **options
         Fields of `Settings`; unset fields come from ``SHADOWGRAPH_*`` variables, then from the defaults.
 
-    Yields
-    ------
-    Debugger
-        Stays readable after the block.
-
-    Raises
-    ------
-    UsageError
-        For an unknown option, or when a debugger is active already.
-    FindingsError
-        With ``sync``, at the first finding.
+    Returns
+    -------
+    DebugBlock
+        For ``with debug() as debugger``; the `Debugger` stays readable after the block. It may be entered again, which
+        starts a new debugger, and decorates a function as well. To enter it raises `UsageError` for an unknown option,
+        and when a debugger is active already; with ``sync`` the block raises `FindingsError` at the first finding.
     """
-    debugger = _begin(options)
-    try:
-        yield debugger
-    finally:
-        _end(debugger)
+    return DebugBlock(options)
 
 
 def install(**options: Any) -> Debugger:

@@ -75,8 +75,8 @@ def settle_source(args: argparse.Namespace, verb: str, required: bool = False) -
     if args.buffer is None and required:
         raise UsageError(f"{verb} takes a dump and a buffer of it; use: shadowgraph {verb} DUMP BUFFER")
     if args.buffer is not None and not is_source(args.path):
-        neither = f"neither {args.path} nor {args.buffer} is a file" if args.named is None else f"no file {args.path}"
-        raise MissingFileError(f"{neither}; use: shadowgraph {verb} DUMP BUFFER")
+        places = args.path if args.named is not None else f"{args.path}, nor {args.buffer}"
+        raise MissingFileError(f"cannot read {places}: No such file; use: shadowgraph {verb} DUMP BUFFER")
 
 
 def is_source(text: str) -> bool:

@@ -212,7 +212,10 @@ def parse_bytes(text: str) -> int:
 
 def shown(value: object) -> str:
     """The `repr` of a value in one line of at most 80 characters."""
-    text = " ".join(repr(value).split())
+    try:
+        text = " ".join(repr(value).split())
+    except Exception:  # the program's code
+        text = f"a {type(value).__name__}"
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from shadowgraph.common.errors import ShadowgraphError, UsageError
 from shadowgraph.common.exception_text import summary
 from shadowgraph.common.internal_errors import internal_errors
+from shadowgraph.common.option_kinds import shown
 from shadowgraph.common.options import SMALLEST_DUMP
 from shadowgraph.dumps.collecting import Collected, collect
 from shadowgraph.dumps.writer import destination, write_dump
@@ -57,6 +58,10 @@ def take_dump(
     """
     if isinstance(limit, bool) or not isinstance(limit, int) or limit < SMALLEST_DUMP:
         raise UsageError(f"a dump's limit must be a whole number of at least {SMALLEST_DUMP:,} bytes, not {limit!r}")
+    if not isinstance(path, (str, os.PathLike)):
+        raise UsageError(f"dump() takes the path of a file or of a folder, not {shown(path)}")
+    if not isinstance(reason, str):
+        raise UsageError(f"dump() takes a text as reason, not {shown(reason)}")
     try:
         target = destination(path)
         collected = collect(work, facts, reason, limit, redact)

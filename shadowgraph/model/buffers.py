@@ -15,7 +15,8 @@ from enum import StrEnum
 import msgspec
 
 from shadowgraph.common.finalizer_safe_lock import FinalizerSafeLock
-from shadowgraph.common.html_repr import HtmlRepr
+from shadowgraph.common.html_repr import HtmlRepr, namer_of
+from shadowgraph.common.words import form, plural
 from shadowgraph.model.ranges import ByteRange, RangeIndex
 from shadowgraph.model.saved_fields import Absent, Text
 from shadowgraph.model.stacks import Stack
@@ -129,10 +130,24 @@ class Buffer(HtmlRepr, msgspec.Struct, eq=False, gc=False):
         again."""
         return self.guarded and not self.inexact and not (self.gap and self.alive)
 
+    def __repr__(self) -> str:
+        state = ", freed" if not self.alive else ", guarded" if self.guarded else ""
+        place = f"{plural(self.nbytes, 'byte')} at {self.start:#x}, {self.role}{state}"
+        return f"<Buffer #{self.serial}{_called(self)}: {form(self.dtype, self.shape)}, {place}>"
+
     def keep_back(self, gap: int) -> None:
         """Move the start of the tail guard to `gap` bytes after `stop`; its end stays."""
         self.tail_guard += self.gap - gap
         self.gap = gap
+
+
+def _called(buffer: Buffer) -> str:
+    """The name that a debugger or a dump knows, after a space; else nothing."""
+    try:
+        namer = namer_of(buffer)
+        return f" {namer.called(buffer)}" if namer is not None else ""
+    except Exception:  # a `repr` never fails
+        return ""
 
 
 def allocation_name(buffer: Buffer) -> str:

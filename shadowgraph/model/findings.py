@@ -333,6 +333,9 @@ class Finding(HtmlRepr, msgspec.Struct, frozen=True):
         """The finding in one line; the same text for the same facts."""
         return kind_of(self.code).message(self)
 
+    def __repr__(self) -> str:
+        return f"<Finding #{self.id}, {self.severity}: {self.message}>"
+
     def to_dict(self) -> dict[str, Any]:
         """The finding as plain JSON types, with its message; fields as in ``docs/findings.md``."""
         document: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(self))  # `to_builtins` leaves tuples

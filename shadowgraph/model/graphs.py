@@ -14,6 +14,7 @@ from shadowgraph.common.exception_text import summary
 from shadowgraph.common.fork_safety import fork_safe
 from shadowgraph.common.html_repr import HtmlRepr
 from shadowgraph.common.internal_errors import internal_errors
+from shadowgraph.common.words import plural
 from shadowgraph.model.buffers import Buffer
 from shadowgraph.model.device_nodes import DeviceNode, Sureness, node_of_launch
 from shadowgraph.model.host_copies import HostCopy
@@ -122,6 +123,15 @@ class Graph(HtmlRepr):
         self._spans: RangeSet | None = None
         self._led: tuple[tuple[DeviceNode, ...], RangeSet] | None = None  # with the nodes that it was built from
         self._index: tuple[int, RangeIndex[tuple[Node, Pointer]]] | None = None  # with the number of nodes
+
+    @property
+    def contents(self) -> str:
+        """Nodes and replays, in words; builds no nodes."""
+        nodes = plural(len(self._nodes), "node") if self._build is None else "nodes not read yet"
+        return f"{nodes}, {plural(self.replays, 'replay')}"
+
+    def __repr__(self) -> str:
+        return f"<Graph {self.name}: {self.contents}>"
 
     def note_input(self, buffer: Buffer) -> None:
         """Note a living buffer that the capture uses and did not allocate."""

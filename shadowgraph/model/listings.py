@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from shadowgraph.common.html_repr import HtmlRepr
+from shadowgraph.common.words import plural, size
 from shadowgraph.model.buffers import Buffer
 from shadowgraph.model.findings import Finding
 
@@ -17,3 +18,7 @@ class Buffers(HtmlRepr, tuple[Buffer, ...]):
     """Buffers in order of allocation."""
 
     __slots__ = ()
+
+    def __repr__(self) -> str:
+        held = sum(buffer.nbytes for buffer in self)
+        return f"<{plural(len(self), 'buffer')}, {size(held)}; iterate to see each>"

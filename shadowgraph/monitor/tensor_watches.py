@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from shadowgraph.checks.base import Check, Checkpoint, Context
+from shadowgraph.common.words import plural
 from shadowgraph.engines.base import Evidence
 from shadowgraph.model.buffers import Buffer
 from shadowgraph.model.graphs import Graph
@@ -32,6 +33,9 @@ class Watch:
         self.name, self.buffer, self.where = name, buffer, where
         self.changes: list[Change] = []
         self.dropped = 0
+
+    def __repr__(self) -> str:
+        return f"<Watch of {self.name}: {plural(len(self.changes) + self.dropped, 'change')}>"
 
     def note(self, change: Change) -> None:
         if len(self.changes) < LIMIT:

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from shadowgraph.common.compat import weak_reference
 from shadowgraph.common.finalizer_safe_lock import FinalizerSafeLock
 from shadowgraph.common.html_repr import HtmlRepr
+from shadowgraph.common.words import plural
 from shadowgraph.model.buffers import Buffer, Ledger, Role, allocation_name, buffer_view
 from shadowgraph.model.owner_paths import rank
 from shadowgraph.model.owners import Owner
@@ -97,6 +98,9 @@ class NameBook:
         self._former: dict[int, tuple[Owner, ...]] = {}  # former owners of a buffer, by serial
         self._seen_version = -1
         self._gaps: dict[str, tuple[int, bool]] = {}  # (errors, truncated) of each root's last walk
+
+    def __repr__(self) -> str:
+        return f"<NameBook: {plural(len(self._owners), 'named object')}>"
 
     @property
     def unread(self) -> int:

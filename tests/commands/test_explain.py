@@ -77,7 +77,7 @@ def test_ways_to_say_it(word: str, capsys: Capture) -> None:
 
 def test_an_unknown_code_offers_the_known_ones(capsys: Capture) -> None:
     said = refused(capsys, 2, "explain", "SG999")
-    assert "no kind of finding is called 'SG999'; kinds are: SG101, SG102, " in said
+    assert "no kind of finding is called 'SG999' (did you mean SG109?); kinds are: SG101, SG102, " in said
 
 
 def test_a_narrow_terminal(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -227,6 +227,7 @@ def test_a_buffer_of_half_floats(tmp_path: Path, capsys: Capture) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
+        (["table", "--dtype", "flaot32"], "no dtype 'flaot32' (did you mean float32?); dtypes are: bool, uint8, "),
         (["table", "--dtype", "int33"], "no dtype 'int33' (did you mean int32 or uint32?); dtypes are: bool, uint8, "),
         (["table", "--dtype", "O"], "no dtype 'O'"),
         (["table", "--count", "-1"], "--count must be from 0 to 1,048,576, not -1"),

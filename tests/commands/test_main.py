@@ -79,7 +79,6 @@ def test_list(capsys: pytest.CaptureFixture[str]) -> None:
         (["nodes", "run.dump", "--kind", "kernal"], 2, "no kind 'kernal' (did you mean kernel?); kinds are: kernel, "),
         (["explain", "SG1O1"], 2, "no kind of finding is called 'SG1O1' (did you mean SG101 or SG110?); kinds are: "),
         (["explain", "out of bounds"], 2, "(did you mean out-of-bounds write?)"),
-        (["hexdump", "run.dump", "a", "--dtype", "flaot32"], 2, "no dtype 'flaot32' (did you mean float32?)"),
         (["demo", "--case", "a-2"], 2, "no case 'a-2' (did you mean A2"),
         (["demo", "--colour"], 2, "unrecognized arguments: --colour (see shadowgraph demo --help)"),
         (["demo", "--case", "A99"], 2, "no case 'A99'; cases are: A1, "),

@@ -5,6 +5,7 @@ A rule may be the user's callable; it runs in the thread of the event, at a repl
 
 from __future__ import annotations
 
+import numbers
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -13,6 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from shadowgraph.common.errors import UsageError
+from shadowgraph.common.option_kinds import shown
+from shadowgraph.common.suggestions import did_you_mean
 
 Values = npt.NDArray[Any]
 Indices = npt.NDArray[np.intp]
@@ -67,10 +70,14 @@ class Rule:
     breach: Callable[[Values, int], Breach | None]
     prefix_safe: bool = True
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not callable(self.breach):
+            raise UsageError("a Rule is a name and a function; a function of your own is a rule as it is")
+
 
 def _nondecreasing(values: Values, base: int) -> Breach | None:
     flat = values.reshape(-1)
-    falls = np.flatnonzero(flat[1:] < flat[:-1]) + 1
+    falls = np.flatnonzero(~(flat[1:] >= flat[:-1])) + 1  # this way round, NaN is neither above nor below
 
     def shown(at: int) -> str:
         return f"[{base + at}] = {flat[at]} after [{base + at - 1}] = {flat[at - 1]}"
@@ -92,8 +99,11 @@ def index_range(low: int, high: int) -> Rule:
     Raises
     ------
     UsageError
-        When the range is empty.
+        When the range is empty, or its ends are no numbers.
     """
+    for end in (low, high):
+        if not _is_number(end):
+            raise UsageError(f"index_range() takes two numbers, not {shown(end)}")
     if high <= low:
         raise UsageError(f"index_range({low}, {high}) allows no value; use low < high")
 
@@ -109,6 +119,10 @@ def index_range(low: int, high: int) -> Rule:
     return Rule(f"index_range({low}, {high})", breach)
 
 
+def _is_number(value: object) -> bool:
+    return isinstance(value, numbers.Real)
+
+
 def rule_of(rule: str | Rule | Callable[[Values], bool]) -> Rule:
     """A rule from its name, a `Rule`, or a callable that is handed a numpy array and returns whether the rule holds.
 
@@ -122,7 +136,8 @@ def rule_of(rule: str | Rule | Callable[[Values], bool]) -> Rule:
     if isinstance(rule, str):
         if rule == nondecreasing.name:
             return nondecreasing
-        raise UsageError(f"no rule {rule!r}; use 'nondecreasing', shadowgraph.index_range(lo, hi) or a callable")
+        near = did_you_mean(rule, [nondecreasing.name])
+        raise UsageError(f"no rule {rule!r}{near}; use 'nondecreasing', shadowgraph.index_range(lo, hi) or a callable")
     if not callable(rule):
         raise UsageError(f"a rule is a name, a Rule or a callable, not {type(rule).__name__}")
     name = getattr(rule, "__name__", "rule")

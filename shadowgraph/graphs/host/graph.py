@@ -7,6 +7,7 @@ Methods run and emit their events in the calling thread, without a lock. A graph
 from __future__ import annotations
 
 import itertools
+import os
 import sys
 import threading
 import weakref
@@ -21,9 +22,10 @@ from typing import Any, NoReturn
 import msgspec
 import torch
 
-from shadowgraph.common.errors import BackendError, CaptureError, FreedInputError
+from shadowgraph.common.errors import BackendError, CaptureError, FreedInputError, UsageError
 from shadowgraph.common.exception_text import summary
 from shadowgraph.common.finalizer_safe_lock import defer, run_deferred
+from shadowgraph.common.option_kinds import shown
 from shadowgraph.graphs.dispatch import eager, host_reads
 from shadowgraph.graphs.events import events, listeners
 from shadowgraph.graphs.host.nodes import Step, TenancyNode
@@ -102,17 +104,20 @@ class HostGraph:
         Raises
         ------
         CaptureError
-            When this thread is capturing already, or for an unknown pool handle or error mode.
+            When this thread is capturing already, when this graph holds a capture already (as with torch: `reset` it,
+            or take a new one), or for an unknown pool handle or error mode.
         """
         if getattr(_active, "graph", None) is not None:
             raise CaptureError("this thread captures already; end that capture first")
+        if self._captured:
+            raise CaptureError(
+                f"{self.model.name} holds a capture already; capture into a new HostGraph, or reset() this one first"
+            )
         if capture_error_mode not in {"global", "thread_local", "relaxed"}:
             raise CaptureError(
                 f"capture_error_mode must be global, thread_local or relaxed, not {capture_error_mode!r}"
             )
         chosen = _lookup(pool if pool is not None else graph_pool_handle())
-        if self._captured:
-            self.reset()
         report_collected()
         events.capture_began(self.model)
         allocator = host_allocator()
@@ -286,9 +291,16 @@ class HostGraph:
         ------
         CaptureError
             Outside a capture of this graph.
+        UsageError
+            For a function that cannot be called, and for reads or writes that are no tensors.
         """
         if self._recorder is None:
             raise CaptureError("call() belongs inside a capture of this graph")
+        if not callable(function):
+            raise UsageError(f"call() takes a function first, not {shown(function)}")
+        for each in (*reads, *writes):
+            if not isinstance(each, torch.Tensor):
+                raise UsageError(f"call() takes tuples of tensors as reads and writes, not {shown(each)} in them")
         self._recorder.record_callable(function, args, kwargs, reads, writes)
 
     def reset(self) -> None:
@@ -355,8 +367,22 @@ class HostGraph:
         ----------
         debug_path
             The file to write; an existing one is replaced.
+
+        Raises
+        ------
+        UsageError
+            For something else than a path.
         """
+        if not isinstance(debug_path, (str, os.PathLike)):
+            raise UsageError(f"debug_dump() takes the path of a file, not {shown(debug_path)}")
         Path(debug_path).write_bytes(msgspec.json.format(msgspec.json.encode(self.model.nodes), indent=1))
+
+    def __repr__(self) -> str:
+        if self._recorder is not None:
+            return f"<HostGraph {self.model.name}: capturing>"
+        if not self._captured:
+            return f"<HostGraph {self.model.name}: nothing captured>"
+        return f"<HostGraph {self.model.name}: {self.model.contents}>"
 
     def raw_cuda_graph(self) -> NoReturn:
         """Not available: a host graph has no ``cudaGraph_t``.
@@ -398,6 +424,11 @@ class host_graph:
         Accepted and ignored: there are no kernels to annotate.
     check_input_liveness
         Accepted; replays over freed inputs are always refused.
+
+    Raises
+    ------
+    UsageError
+        For something else than a `HostGraph`.
     """
 
     def __init__(
@@ -409,8 +440,13 @@ class host_graph:
         enable_annotations: bool = False,
         check_input_liveness: bool = False,
     ) -> None:
+        if not isinstance(cuda_graph, HostGraph):
+            raise UsageError(f"host_graph() captures into a HostGraph, not {shown(cuda_graph)}; make one: HostGraph()")
         self._graph, self._pool, self._mode = cuda_graph, pool, capture_error_mode
         self._check_input_liveness = check_input_liveness
+
+    def __repr__(self) -> str:
+        return f"<host_graph of {self._graph!r}>"
 
     def __enter__(self) -> None:
         self._graph.capture_begin(self._pool, self._mode, self._check_input_liveness)
