@@ -57,7 +57,7 @@ def _table(dump: Dump, finding: Finding, shown_as: int) -> HexTable | None:
     rows = [_renumbered(row, shown_as) for row in dumped_rows(msgspec.structs.replace(held, marks=own), held.dtype)]
     if not rows:
         return None
-    command = f"shadowgraph hexdump {start:#x} {shlex.quote(str(dump.path))} --around {finding.id}"
+    command = f"shadowgraph hexdump {shlex.quote(str(dump.path))} {start:#x} --around {finding.id}"
     return table(f"{held.name} as the dump has it", rows, byte_notes(held), command)
 
 
