@@ -17,7 +17,6 @@ import torch
 
 from shadowgraph.adapter_interface import AdapterInterface
 from shadowgraph.common import finalizer_safe_lock, interrupts
-from shadowgraph.common.compat import weak_reference
 from shadowgraph.common.errors import FindingsError, UnknownBufferError, UsageError
 from shadowgraph.common.finalizer_safe_lock import weak_callback
 from shadowgraph.common.html_repr import register_namer
@@ -358,7 +357,7 @@ class Debugger(Declarations, LiveDebugger):
         if not isinstance(name, str) or not name:
             raise UsageError(f"name() takes a name as text, then the object, not {shown(name)} first")
         found = name_owner(self._work, name, owner)
-        if not found and not _is_walked_again(owner):
+        if not found and self.names.forget_if_empty(name):
             kind = type(owner).__name__
             raise UnknownBufferError(
                 f"name({name!r}) found no tensor in this {kind}; name it once it holds some, or name an object that "
@@ -582,12 +581,3 @@ class Debugger(Declarations, LiveDebugger):
         """Live buffers, oldest first, as a tuple."""
         self._allocator.guards.enter_waiting()
         return Buffers(self._work.context.ledger)
-
-
-def _is_walked_again(owner: object) -> bool:
-    """Whether an object is walked again as memory comes and goes, which takes a weak reference."""
-    try:
-        weak_reference(owner)
-    except TypeError:
-        return False
-    return True

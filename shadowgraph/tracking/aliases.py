@@ -127,6 +127,15 @@ class NameBook:
                 self._roots.pop(name, None)
             return self._walk(name, root)
 
+    def forget_if_empty(self, name: str) -> bool:
+        """Forget an object whose walk, which was not cut short, found no tensor and is not done again."""
+        with self._lock.section:
+            if self._owners.get(name) or name in self._roots or self._gaps.get(name, (0, False))[1]:
+                return False
+            self._owners.pop(name, None)
+            self._gaps.pop(name, None)
+            return True
+
     def gives(self, name: str) -> bool:
         """Whether the program has given a name to an object."""
         return name in self._owners and name not in self._found

@@ -82,6 +82,7 @@ def test_its_fixed_twin_captures_again(layout: str) -> None:
         graph = graph_over(lambda: owner.buf.add_(1))
         graph.replay()
         owner.buf = uses_floats(debugger, 128)
+        graph.reset()
         with sg.host_graph(graph):
             owner.buf.add_(1)
         graph.replay()

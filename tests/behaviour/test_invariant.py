@@ -102,7 +102,6 @@ def test_a_rule_that_raises_is_no_finding_and_no_fault_of_the_debugger(
 def test_inferred_for_index_pointers_by_name(name: str) -> None:
     with sg.debug() as debugger:
         indptr = guarded(debugger, 4)
-        debugger.name("attn", {"holder": type("Holder", (), {})()})
         holder = type("Holder", (), {})()
         setattr(holder, name, indptr)
         debugger.name("wrapper", holder)

@@ -119,7 +119,7 @@ def test_what_cannot_be_declared() -> None:
     with sg.debug() as debugger:
         owner = Owner(x=guarded(debugger, 4))
         graph = graph_over(lambda: owner.x * 2)
-        with pytest.raises(UnknownBufferError, match="expected a tensor, got NoneType"):
+        with pytest.raises(UnknownBufferError, match="'y' of this Owner leads to no tensor"):
             debugger.refreshes(graph, owner, "y")
         for weakless in ({"x": owner.x}, types.SimpleNamespace(x=owner.x)):
             with pytest.raises(UsageError, match=f"weakly, which {type(weakless).__name__} does not allow"):

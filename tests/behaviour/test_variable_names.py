@@ -88,13 +88,13 @@ def test_a_given_name_is_not_taken_by_a_variable_that_is_called_the_same() -> No
 def test_a_dump_after_the_block_has_the_names_of_the_block(tmp_path: Path) -> None:
     def run() -> tuple[sg.Debugger, Any]:
         with sg.debug() as debugger, debugger.guard():
-            page_table = torch.zeros(4)
+            page_table = torch.zeros(13)
             kept = [page_table]
         return debugger, kept
 
     debugger, kept = run()
     with read_dump(debugger.dump(tmp_path / "run.dump")) as dump:
-        names = [dump.names.name(buffer) for buffer in dump.buffers if buffer.shape == (4,)]
+        names = [dump.names.name(buffer) for buffer in dump.buffers if buffer.shape == (13,)]
     assert names == ["page_table"]
     del kept
 
