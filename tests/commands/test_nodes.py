@@ -16,6 +16,7 @@ from support.node_makers import ADD, GEMM, UNTRACKED, Model, cuda_nodes, dump_of
 
 import shadowgraph as sg
 from shadowgraph.commands.main import main
+from shadowgraph.common.version import VERSION
 from shadowgraph.dumps.reader import read_dump
 from shadowgraph.wrap.folder.injection_config import InjectionConfig
 from shadowgraph.wrap.folder.run_folder import RunFolder
@@ -274,7 +275,7 @@ def test_what_a_made_up_file_says_need_not_make_a_list(dump: Path, tmp_path: Pat
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     made = RunFolder(tmp_path / "run")
-    made.begin(["python", "serve.py"], InjectionConfig(made.path), "0.1.0")
+    made.begin(["python", "serve.py"], InjectionConfig(made.path), VERSION)
     return Path(made.path)
 
 

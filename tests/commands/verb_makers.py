@@ -13,6 +13,7 @@ import torch
 
 import shadowgraph as sg
 from shadowgraph.commands.main import main
+from shadowgraph.common.version import VERSION
 from shadowgraph.wrap.folder.injection_config import InjectionConfig
 from shadowgraph.wrap.folder.run_folder import RunFolder
 
@@ -121,7 +122,7 @@ def empty_dump(path: Path) -> Path:
 def run_folder(path: Path, **dumps: bytes) -> Path:
     """A run folder with these dumps, named as files are without their suffix (`_` for `-`)."""
     made = RunFolder(path)
-    made.begin(["python", "serve.py"], InjectionConfig(made.path), "0.1.0")
+    made.begin(["python", "serve.py"], InjectionConfig(made.path), VERSION)
     for name, data in dumps.items():
         (path / f"{name.replace('_', '-')}.dump").write_bytes(data)
     return path

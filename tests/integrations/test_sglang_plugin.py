@@ -19,6 +19,7 @@ import torch
 import shadowgraph as sg
 from shadowgraph import session
 from shadowgraph.common.errors import UsageError
+from shadowgraph.common.version import VERSION
 from shadowgraph.demos.sglang.host import SGLANG_VERSION, load, sglang_version
 from shadowgraph.integrations.sglang.hooks import Hooks
 from shadowgraph.integrations.sglang.versions import LAYOUTS
@@ -86,9 +87,9 @@ def test_sglang_loads_it_and_nothing_comes_of_it_without_a_run(installed: Path) 
 @pytest.fixture
 def installed(tmp_path: Path) -> Path:
     """A directory for the path on which the package is installed with its entry point, as `pip` would leave it."""
-    facts = tmp_path / "site" / "shadowgraph-0.1.0.dist-info"
+    facts = tmp_path / "site" / f"shadowgraph-{VERSION}.dist-info"
     facts.mkdir(parents=True)
-    (facts / "METADATA").write_text("Metadata-Version: 2.1\nName: shadowgraph\nVersion: 0.1.0\n")
+    (facts / "METADATA").write_text(f"Metadata-Version: 2.1\nName: shadowgraph\nVersion: {VERSION}\n")
     (facts / "entry_points.txt").write_text(f"[sglang.srt.plugins]\nshadowgraph = {ENTRY}:plugin\n")
     return facts.parent
 

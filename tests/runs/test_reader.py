@@ -13,6 +13,7 @@ from support.finding_samples import altered
 
 from shadowgraph.commands.main import main
 from shadowgraph.common.errors import RunFolderError, ShadowgraphError
+from shadowgraph.common.version import VERSION
 from shadowgraph.model.findings import Severity
 from shadowgraph.model.overrun_extents import CausedBy, Origin
 from shadowgraph.render.text.run_text import RunReport
@@ -26,7 +27,7 @@ from shadowgraph.wrap.folder.run_folder import RunFolder
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     made = RunFolder(tmp_path / "run")
-    made.begin(["python", "serve.py"], InjectionConfig(made.path), "0.1.0")
+    made.begin(["python", "serve.py"], InjectionConfig(made.path), VERSION)
     return Path(made.path)
 
 

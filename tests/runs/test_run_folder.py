@@ -14,6 +14,7 @@ import pytest
 from shadowgraph.commands.main import main
 from shadowgraph.common.atomic_files import atomic_write
 from shadowgraph.common.errors import RunFolderError, UnsafeFolderError
+from shadowgraph.common.version import VERSION
 from shadowgraph.wrap.folder.findings_log import FindingsLog
 from shadowgraph.wrap.folder.heartbeats import Heartbeat, heartbeat_file, write_heartbeat
 from shadowgraph.wrap.folder.injection_config import InjectionConfig
@@ -33,7 +34,7 @@ def _usual_umask() -> Iterator[None]:
 
 def begun(path: Path) -> RunFolder:
     made = RunFolder(path)
-    made.begin(["python", "serve.py"], InjectionConfig(made.path), "0.1.0")
+    made.begin(["python", "serve.py"], InjectionConfig(made.path), VERSION)
     return made
 
 

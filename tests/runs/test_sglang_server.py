@@ -23,6 +23,7 @@ from typing import Any
 import pytest
 from support.wrapping import ROOT, environment, wrap_words
 
+from shadowgraph.common.version import VERSION
 from shadowgraph.demos.sglang.host import SGLANG_VERSION, sglang_version
 from shadowgraph.dumps.reader import read_dump
 from shadowgraph.render.text.run_text import RunReport
@@ -91,9 +92,9 @@ ENTRY = "shadowgraph.integrations.sglang.plugin:plugin"
 
 def installed(folder: Path) -> Path:
     """A directory for the path on which this package is installed with its entry point, as `pip` would leave it."""
-    facts = folder / "site" / "shadowgraph-0.1.0.dist-info"
+    facts = folder / "site" / f"shadowgraph-{VERSION}.dist-info"
     facts.mkdir(parents=True)
-    (facts / "METADATA").write_text("Metadata-Version: 2.1\nName: shadowgraph\nVersion: 0.1.0\n")
+    (facts / "METADATA").write_text(f"Metadata-Version: 2.1\nName: shadowgraph\nVersion: {VERSION}\n")
     (facts / "entry_points.txt").write_text(f"[sglang.srt.plugins]\nshadowgraph = {ENTRY}\n")
     return facts.parent
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from support.finding_samples import altered
 
+from shadowgraph.common.version import VERSION
 from shadowgraph.model.coverage import Coverage
 from shadowgraph.wrap.folder.heartbeats import Heartbeat, heartbeat_file, write_heartbeat
 from shadowgraph.wrap.folder.injection_config import InjectionConfig
@@ -20,7 +21,7 @@ COVERAGE = Coverage(written=200, exact=150, unguarded=(), dropped=3)
 def made_folder(path: Path, *command: str) -> Path:
     """A folder whose run goes on: its program is this process."""
     made = RunFolder(path)
-    made.begin(command or ("python", "serve.py"), InjectionConfig(made.path), "0.1.0")
+    made.begin(command or ("python", "serve.py"), InjectionConfig(made.path), VERSION)
     made.note(child=os.getpid(), host=os.uname().nodename)
     return Path(made.path)
 

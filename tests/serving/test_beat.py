@@ -17,6 +17,7 @@ from shadowgraph import HostGraph, host_graph
 from shadowgraph.commands.main import main
 from shadowgraph.common.errors import RunFolderError
 from shadowgraph.common.internal_errors import internal_errors
+from shadowgraph.common.version import VERSION
 from shadowgraph.wrap.folder.heartbeats import Heartbeat, read_heartbeat, write_heartbeat
 from shadowgraph.wrap.folder.injection_config import InjectionConfig
 from shadowgraph.wrap.folder.reader import read_run
@@ -233,7 +234,7 @@ def test_the_verbs(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
 def test_no_run_and_a_run_that_has_ended(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["pause", str(tmp_path)]) == RunFolderError.exit_code
     over = RunFolder(tmp_path / "over")
-    over.begin(["true"], InjectionConfig(over.path), "0.1.0")
+    over.begin(["true"], InjectionConfig(over.path), VERSION)
     over.note(exit_code=0)
     assert main(["pause", over.path]) == RunFolderError.exit_code
     said = capsys.readouterr().err.splitlines()
