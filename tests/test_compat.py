@@ -46,7 +46,9 @@ def test_a_torch_that_is_too_old(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_no_cupy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.version, "cuda", "13.0")
     monkeypatch.setitem(sys.modules, "cupy", None)
-    with pytest.raises(MissingPackageError, match=r"need cupy .*run: pip install 'shadowgraph\[cuda13\]'"):
+    with pytest.raises(
+        MissingPackageError, match=r"need cupy .*run: pip install 'cupy-cuda13x>=14' 'cuda-bindings>=13'$"
+    ):
         compat.require_cupy()
 
 

@@ -18,10 +18,12 @@ from rich.text import Text
 
 from shadowgraph.checks.out_of_bounds.kind import OutOfBoundsKind
 from shadowgraph.common.console import console
+from shadowgraph.common.install_hint import install_command
 
 HELP = "say what is here, what is missing, what to install"
 SELFTEST_FAILED = 13
 _OLDEST_TORCH = (2, 10)
+_NEWEST_CUDA = "13"
 _WIDE = 10_000  # columns outside of a terminal: a pipe has no width to cut a line at
 
 
@@ -58,18 +60,19 @@ def run(args: argparse.Namespace) -> int:
 
 def examine() -> list[Line]:
     """Every line, in the order of importance."""
+    cuda = f"cuda{_cuda_of_torch()}"
     return [
         Line("python", "ok", platform.python_version(), "everything"),
         _torch(),
         _gpu(),
         _package("numpy", "the host engine", "pip install numpy"),
         _triton(),
-        _package("matplotlib", "memory maps", "pip install 'shadowgraph[plot]'"),
-        _package("bokeh", "interactive maps", "pip install 'shadowgraph[notebook]'"),
+        _package("matplotlib", "memory maps", install_command("plot")),
+        _package("bokeh", "interactive maps", install_command("notebook", "bokeh")),
         _sglang(),
-        _package("transformers", "the sglang and language-model tests", "pip install 'shadowgraph[sglang]'"),
-        _package("cupy-cuda13x", "checks on a GPU", "pip install 'shadowgraph[cuda13]'", "cupy-cuda12x", "cupy"),
-        _package("cuda-bindings", "reading CUDA graphs", "pip install 'shadowgraph[cuda13]'"),
+        _package("transformers", "the sglang and language-model tests", install_command("sglang", "transformers")),
+        _package(f"cupy-{cuda}x", "checks on a GPU", install_command(cuda, f"cupy-{cuda}x"), "cupy"),
+        _package("cuda-bindings", "reading CUDA graphs", install_command(cuda, "cuda-bindings")),
         _package("flashinfer-python", "the flashinfer tests on a GPU", "pip install flashinfer-python"),
         _arena(),
     ]
@@ -131,6 +134,13 @@ def _torch() -> Line:
     return Line("torch", "ok", found, "everything")
 
 
+def _cuda_of_torch() -> str:
+    """The major version of CUDA that torch was built for; that of new builds where it was built for none."""
+    import torch
+
+    return (torch.version.cuda or _NEWEST_CUDA).split(".")[0]
+
+
 def _gpu() -> Line:
     import torch
 
@@ -140,7 +150,7 @@ def _gpu() -> Line:
 
 
 def _triton() -> Line:
-    line = _package("triton", "Triton kernels on the host backend", "pip install 'shadowgraph[triton]'")
+    line = _package("triton", "Triton kernels on the host backend", install_command("triton"))
     if line.state == "ok" and line.found.startswith("3.6"):
         numpy_version = tuple(int(part) for part in version("numpy").split(".")[:2])
         if numpy_version >= (2, 4):
@@ -153,7 +163,7 @@ def _sglang() -> Line:
     from shadowgraph.demos.sglang.host import SGLANG_VERSION, sglang_version
 
     found = sglang_version()
-    use, advice = "the founding cases", "python tools/bootstrap.py demo installs it"
+    use, advice = "the founding cases", "python3 tools/bootstrap.py demo, in a checkout, installs it"
     if found is None:
         return Line("sglang", "missing", "-", use, advice)
     if found != SGLANG_VERSION:

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import torch
 
 from shadowgraph.common.errors import BackendError, MissingPackageError
+from shadowgraph.common.install_hint import install_command
 
 OLDEST_TORCH = (2, 10)
 T = TypeVar("T")
@@ -54,7 +55,7 @@ def require_cupy() -> Any:
         When cupy is missing, or built for another major version of CUDA.
     """
     major = (torch.version.cuda or "0").split(".")[0]
-    wanted = f"pip install 'shadowgraph[cuda{major}]'"
+    wanted = install_command(f"cuda{major}")
     try:
         import cupy
     except ImportError as error:
@@ -98,7 +99,7 @@ def require_driver() -> Any:
 
 def _no_bindings(what: str) -> MissingPackageError:
     major = (torch.version.cuda or "13").split(".")[0]
-    return MissingPackageError(f"{what} needs cuda-bindings; run: pip install 'shadowgraph[cuda{major}]'")
+    return MissingPackageError(f"{what} needs cuda-bindings; run: {install_command(f'cuda{major}', 'cuda-bindings')}")
 
 
 @contextmanager

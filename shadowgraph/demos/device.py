@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from shadowgraph.common.errors import MissingPackageError
+from shadowgraph.common.install_hint import install_command
 from shadowgraph.graphs.host.graph import HostGraph, graph_pool_handle, host_graph
 
 
@@ -74,7 +75,7 @@ def enable_interpreter() -> None:
     try:
         import triton
     except ImportError:
-        raise MissingPackageError("the cases need Triton; run: pip install 'shadowgraph[triton]'") from None
+        raise MissingPackageError(f"the cases need Triton; run: {install_command('triton')}") from None
     if not triton.knobs.runtime.interpret:
         raise MissingPackageError("Triton compiles for a GPU in this process; set TRITON_INTERPRET=1 and start again")
 

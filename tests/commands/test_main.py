@@ -126,7 +126,7 @@ def test_doctor(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_doctor_in_a_pipe_cuts_nothing(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    said = "one long advice, pip install 'shadowgraph[cuda13,plot,sglang,triton]'==" + "0" * 200
+    said = "one long advice, pip install 'cupy-cuda13x>=14' 'cuda-bindings>=13'==" + "0" * 200
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setattr(doctor, "examine", lambda: [doctor.Line("cupy-cuda13x", "missing", "-", "a GPU", said)])
     assert main(["doctor"]) == 0
@@ -185,7 +185,7 @@ def test_without_triton_the_demo_says_what_to_install() -> None:
     )
     done = warm.run([sys.executable, "-c", code], os.environ)
     assert done.returncode == 5
-    assert done.stderr == "shadowgraph: error: the cases need Triton; run: pip install 'shadowgraph[triton]'\n"
+    assert done.stderr == "shadowgraph: error: the cases need Triton; run: pip install 'triton>=3.6' 'numpy<2.4'\n"
 
 
 def test_a_full_disk_is_one_line() -> None:

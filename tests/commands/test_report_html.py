@@ -310,7 +310,7 @@ def test_without_matplotlib_one_line_says_so(
     page = page_of(capsys, worker, tmp_path / "page.html")
     assert "img" not in page.tags
     assert page.words.count("no picture: plots need matplotlib") == 1
-    assert "pip install 'shadowgraph[plot]'" in page.words
+    assert "pip install 'matplotlib>=3.9'" in page.words
     require_all_said(printed(capsys, "report", str(worker)), page)
     for line in printed(capsys, "map", str(worker)).splitlines():
         assert folded(line) in page.words

@@ -219,7 +219,9 @@ def test_a_missing_or_other_sglang_is_named(monkeypatch: pytest.MonkeyPatch) -> 
     answers: list[tuple[Callable[[str], str], str]] = [(missing, "none is"), (lambda name: "0.5.13", "0.5.13 is")]
     for answer, text in answers:
         monkeypatch.setattr(sglang_load, "version", answer)
-        with pytest.raises(MissingPackageError, match=f"0.5.12.post1 is needed and {text} installed: pip install"):
+        with pytest.raises(
+            MissingPackageError, match=f"0.5.12.post1 is needed and {text} installed: in a checkout, python3 tools/b"
+        ):
             require_sglang()
 
 

@@ -179,7 +179,7 @@ def test_without_bokeh_it_is_one_line(tmp_path: Path) -> None:
         env={**os.environ, "PYTHONPATH": os.path.dirname(os.path.dirname(sg.__file__))},
     )  # fmt: skip
     assert done.stderr == ""
-    assert re.fullmatch(r"interactive maps need bokeh \(.*\): pip install 'shadowgraph\[notebook\]' 5\n", done.stdout)
+    assert re.fullmatch(r"interactive maps need bokeh \(.*\): pip install 'bokeh>=3\.6' 5\n", done.stdout)
 
 
 # -- in a browser ----------------------------------------------------------------------------------------------

@@ -261,7 +261,7 @@ def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.
 
 def test_without_matplotlib_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    with pytest.raises(MissingPackageError, match=r"^[^\n]*pip install 'shadowgraph\[plot\]'$"):
+    with pytest.raises(MissingPackageError, match=r"^[^\n]*pip install 'matplotlib>=3\.9'$"):
         memory_map(MemoryMap())
 
 

@@ -32,12 +32,12 @@ def sglang_version() -> str | None:
 
 
 def require_sglang() -> None:
-    """Raise `MissingPackageError`, with the install command, unless the drivers' sglang version is installed."""
+    """Raise `MissingPackageError`, which says how to get it, unless the drivers' sglang version is installed."""
     found = sglang_version()
     if found != SGLANG_VERSION:
         raise MissingPackageError(
             f"sglang {SGLANG_VERSION} is needed and {found or 'none'} is installed: "
-            f'pip install "shadowgraph[sglang,triton]" && pip install --no-deps sglang=={SGLANG_VERSION}'
+            "in a checkout, python3 tools/bootstrap.py demo makes an environment with it"
         )
 
 

@@ -83,7 +83,8 @@ def asked_for(config: pytest.Config) -> Asked:
     except ShadowgraphError as error:
         raise pytest.UsageError(f"shadowgraph: {error}") from None
     except ImportError as error:
-        raise pytest.UsageError(f"shadowgraph: {error}; install what it needs: pip install shadowgraph") from None
+        advice = "shadowgraph, installed from a checkout or a wheel file, brings what it needs"
+        raise pytest.UsageError(f"shadowgraph: {error}; {advice}") from None
     if dumps is not None and not hasattr(config, "workerinput"):
         try:
             dumps.mkdir(parents=True, exist_ok=True)

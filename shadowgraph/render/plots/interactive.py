@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Literal
 from shadowgraph.common.atomic_files import atomic_write
 from shadowgraph.common.console import tame
 from shadowgraph.common.errors import MissingPackageError, UsageError
+from shadowgraph.common.install_hint import install_command
 from shadowgraph.common.words import plural, size
 from shadowgraph.render.engine import render
 from shadowgraph.render.plots.browsing import Chart, chart_of
@@ -172,5 +173,5 @@ def _require_bokeh() -> None:
     except ImportError as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise MissingPackageError(
-            f"interactive maps need bokeh ({reason}): pip install 'shadowgraph[notebook]'"
+            f"interactive maps need bokeh ({reason}): {install_command('notebook', 'bokeh')}"
         ) from error

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from shadowgraph.common.errors import MissingPackageError
+from shadowgraph.common.install_hint import install_command
 from shadowgraph.views.scales import Span
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ def require_matplotlib() -> None:
         import matplotlib.figure  # noqa: F401
     except ImportError as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise MissingPackageError(f"plots need matplotlib ({reason}): pip install 'shadowgraph[plot]'") from error
+        raise MissingPackageError(f"plots need matplotlib ({reason}): {install_command('plot')}") from error
 
 
 class Pen:
