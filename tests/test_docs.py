@@ -98,5 +98,5 @@ def test_the_lengths_of_sampling_are_those_of_the_code() -> None:
     assert f"fewer than {observation.FAMILIAR} of its replays" in said
     assert f"one in {observation.LOOKS_APART[0]} to {observation.LOOKS_APART[1]} is looked at more closely" in said
     assert (observation.WINDOW + observation.PERIOD) / observation.WINDOW == 256, (
-        "one replay in 256, say the README and the options"
+        "one replay in 256, say the pages on costs and the options"
     )

@@ -1,10 +1,13 @@
-"""Put what `shadowgraph explain` says into docs/findings.md, what the verbs print into verbs.md and report.md.
+"""Put into the docs, and into the README's table of versions, what they have from the code: python tools/update_docs.py
 
-A page stays as it is where what is printed differs by addresses, process numbers and times alone.
+Parts of pages between marks, such as settings, options, costs and the changelog, what `shadowgraph explain` says
+(findings.md), and what the verbs print (verbs.md, report.md). A page stays as it is where what is printed differs by
+addresses, process numbers and times alone. `--parts` leaves out what the verbs print, which takes longest.
 """
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import io
 import os
@@ -17,11 +20,23 @@ from pathlib import Path
 
 os.environ.setdefault("TRITON_INTERPRET", "1")  # before the first import of Triton
 ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT), str(ROOT / "tools")]
+sys.path[:0] = [str(ROOT), str(ROOT / "docs"), str(ROOT / "tools")]
 from varying import settled  # noqa: E402
 
 FINDINGS, VERBS, REPORT = (ROOT / "docs" / f"{name}.md" for name in ("findings", "verbs", "report"))
 _WIDTH = 120
+
+
+def pages() -> list[Path]:
+    """Every page that may have parts."""
+    return [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+def with_parts(page: str) -> str:
+    """The page with everything between marks made again."""
+    from building.parts import filled
+
+    return filled(page)
 
 
 def folded(markdown: str) -> str:
@@ -86,8 +101,15 @@ def store(path: Path, made: str) -> None:
         path.write_text(made, "utf-8")
 
 
-def main() -> int:
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--parts", action="store_true", help="leave out what the verbs print")
+    options = parser.parse_args(argv)
+    for page in pages():
+        page.write_text(with_parts(page.read_text("utf-8")), "utf-8")
     store(FINDINGS, with_explanations(FINDINGS.read_text("utf-8")))
+    if options.parts:
+        return 0
     with tempfile.TemporaryDirectory() as folder:
         store(VERBS, with_outputs(VERBS.read_text("utf-8"), Path(folder)))
         report = with_outputs(REPORT.read_text("utf-8"), Path(folder))

@@ -1,15 +1,17 @@
-"""The Sphinx extension of these docs: pages with parts made from the code, names that link, checks of what is said."""
+"""What the docs are made with: parts of pages that come from the code (`tools/update_docs.py`), and a Sphinx extension,
+which links names and checks what is said."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from sphinx.application import Sphinx
-
-from building import docstrings, options, parts, public, roles
+if TYPE_CHECKING:
+    from sphinx.application import Sphinx
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
-    for module in (parts, roles, docstrings, options, public):
+    from building import docstrings, options, public, roles
+
+    for module in (roles, docstrings, options, public):
         module.setup(app)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

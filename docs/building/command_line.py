@@ -30,15 +30,18 @@ def command_line() -> str:
 
 def _section(name: str, verb: argparse.ArgumentParser) -> Iterator[str]:
     yield f"## {name}"
-    yield f"```{{program}} shadowgraph {name}\n```"
     yield " ".join((verb.description or "").split())
     yield f"```text\n{_usage(verb)}\n```"
+    yield "\n".join(_rows(verb))
+
+
+def _rows(verb: argparse.ArgumentParser) -> Iterator[str]:
     for action in verb._actions:
         text = (action.help or "").replace("%%", "%")
         if action.help == argparse.SUPPRESS or isinstance(action, argparse._HelpAction):
             continue
         shown = ", ".join(_signatures(action)) if action.option_strings else _metavar(action)
-        yield f":::{{option}} {shown}\n\n{_sentence(text)}{_default(action, text)}\n:::"
+        yield f"- `{shown}`: {_escaped(_sentence(text))}{_default(action, text)}"
 
 
 def _usage(verb: argparse.ArgumentParser) -> str:
@@ -60,6 +63,11 @@ def _metavar(action: argparse.Action) -> str:
 
 def _sentence(text: str) -> str:
     return f"{text[:1].upper()}{text[1:]}." if text else ""
+
+
+def _escaped(text: str) -> str:
+    """Text that Markdown would take for markup."""
+    return re.sub(r"([<*_])", r"\\\1", text)
 
 
 def _default(action: argparse.Action, text: str) -> str:

@@ -7,8 +7,6 @@ from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Any
 
-from gpu_evidence import source
-
 from building.markdown import table
 from building.repository import ROOT
 
@@ -47,11 +45,7 @@ def provenance(name: str) -> str:
 
 
 def _source(body: Body) -> str:
-    if "source" not in body:
-        return "of no noted source"
-    if body["source"] == source():
-        return f"source `{body['source']}`, the one that these pages are of"
-    return f"source `{body['source']}`; these pages are of `{source()}`"
+    return f"source `{body['source']}`" if "source" in body else "of no noted source"
 
 
 def _number(value: object) -> str:

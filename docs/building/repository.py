@@ -1,29 +1,12 @@
-"""Texts that have their one place outside the docs: sections of the README, and the changelog."""
+"""Texts that have their one place outside the docs: the changelog."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
 
-from sphinx.errors import ExtensionError
-
 ROOT = Path(__file__).resolve().parents[2]
 _LINK = re.compile(r"\[([^\]]+)\]\(([^)#\s]+)(#[^)\s]*)?\)")
-
-
-def readme(title: str) -> str:
-    """A section of the README without its heading, its links made those of a page in ``docs``.
-
-    Raises
-    ------
-    ExtensionError
-        When the README has no such section.
-    """
-    text = (ROOT / "README.md").read_text("utf-8")
-    found = re.search(rf"^## {re.escape(title)}\n(.*?)(?=^## |\Z)", text, re.DOTALL | re.MULTILINE)
-    if found is None:
-        raise ExtensionError(f"README.md has no section {title!r}")
-    return from_docs(found[1].strip())
 
 
 def changelog() -> str:
@@ -40,8 +23,8 @@ def from_docs(markdown: str) -> str:
             return link[0]
         if (ROOT / target).is_dir():
             return f"`{said}`"
-        if said == target and target.startswith("docs/"):
-            said = ""  # the page's own title
-        return f"[{said}]({Path(target).relative_to('docs') if target.startswith('docs/') else '../' + target}{anchor})"
+        inner = target.startswith("docs/")
+        there = target.removeprefix("docs/") if inner else f"../{target}"
+        return f"[{there if said == target else said}]({there}{anchor})"
 
     return _LINK.sub(moved, markdown)

@@ -9,7 +9,7 @@ from shadowgraph.common.options import OPTIONS, CommandLine, Option
 def settings_table() -> str:
     """Every option, with its variable, its default, and the values that fit."""
     rows = [
-        (f"[`{row.name}`](#setting-{row.name})", code(row.variable), code(repr(row.default)), row.kind.values)
+        (f"[`{row.name}`](#{row.name})", code(row.variable), code(repr(row.default)), row.kind.values)
         for row in OPTIONS
     ]
     return table(("option", "variable", "default", "values"), rows)
@@ -18,8 +18,7 @@ def settings_table() -> str:
 def settings_text() -> str:
     """What each option is, and which command lines have a flag or a default of their own."""
     return "\n\n".join(
-        f"(setting-{row.name})=\n`{row.name}`\n: {markdown_of(row.reference)} Default: {code(repr(row.default))}."
-        f"{_places(row)}"
+        f"### {row.name}\n\n{markdown_of(row.reference)} Default: {code(repr(row.default))}.{_places(row)}"
         for row in OPTIONS
     )
 

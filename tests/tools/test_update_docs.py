@@ -27,7 +27,8 @@ def docs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
         path = tmp_path / f"{name.lower()}.md"
         path.write_text(PAGE, "utf-8")
         monkeypatch.setattr(update_docs, name, path)
-    for name in ("with_explanations", "with_outputs", "with_words"):
+    monkeypatch.setattr(update_docs, "pages", lambda: [update_docs.REPORT])
+    for name in ("with_parts", "with_explanations", "with_outputs", "with_words"):
         monkeypatch.setattr(update_docs, name, lambda page, *given: page)
     return update_docs
 
@@ -43,7 +44,7 @@ def again(page: str, *given: object) -> str:
 
 def test_a_page_that_says_the_same_is_kept(docs: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(docs, "with_outputs", again)
-    assert docs.main() == 0
+    assert docs.main([]) == 0
     assert [path.read_text("utf-8") for path in (docs.FINDINGS, docs.VERBS, docs.REPORT)] == [PAGE] * 3
 
 
@@ -53,13 +54,20 @@ def test_a_page_that_says_something_else_is_written_whole(
 ) -> None:
     wanted = again(PAGE).replace(old, new)
     monkeypatch.setattr(docs, "with_outputs", lambda page, folder: wanted)
-    docs.main()
+    docs.main([])
     assert (docs.VERBS.read_text("utf-8"), docs.FINDINGS.read_text("utf-8")) == (wanted, PAGE)
 
 
 def test_words_of_the_report_count(docs: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(docs, "with_outputs", again)
     monkeypatch.setattr(docs, "with_words", lambda page, dump: page + "more\n")
-    docs.main()
+    docs.main([])
     assert docs.REPORT.read_text("utf-8") == again(PAGE) + "more\n"
     assert docs.VERBS.read_text("utf-8") == PAGE
+
+
+def test_parts_alone_are_made_without_the_verbs(docs: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(docs, "with_parts", lambda page: page + "part\n")
+    monkeypatch.setattr(docs, "with_outputs", lambda page, folder: pytest.fail("a verb was run"))
+    assert docs.main(["--parts"]) == 0
+    assert (docs.REPORT.read_text("utf-8"), docs.VERBS.read_text("utf-8")) == (PAGE + "part\n", PAGE)
