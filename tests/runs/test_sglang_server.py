@@ -9,6 +9,7 @@ import contextlib
 import json
 import os
 import re
+import shlex
 import signal
 import socket
 import subprocess
@@ -16,7 +17,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,8 @@ FLAGS = (
     "--grammar-backend none --sampling-backend pytorch --disable-cuda-graph --disable-piecewise-cuda-graph "
     "--disable-overlap-schedule --max-total-tokens 1024 --max-running-requests 4 --host 127.0.0.1"
 )
+MODEL = "$MODEL"  # becomes the folder of the model
+START = (sys.executable, "-m", "sglang.launch_server", "--model-path", MODEL)
 PATIENCE = 240  # seconds; about 30 on an idle machine
 
 
@@ -100,12 +103,14 @@ def installed(folder: Path) -> Path:
 
 
 @contextlib.contextmanager
-def served(folder: Path, *before: str, **more: str) -> Iterator[tuple[subprocess.Popen[str], int, Path]]:
-    """A server that is ready, with its port and its log; `before` is what runs it."""
+def served(
+    folder: Path, *before: str, start: Sequence[str] = START, **more: str
+) -> Iterator[tuple[subprocess.Popen[str], int, Path]]:
+    """A server that is ready, with its port and its log; `before` is what runs it, `start` what starts it."""
     (folder / "model").mkdir()
     (folder / "model" / "config.json").write_text(json.dumps(CONFIG))
     port, log = free_port(), folder / "log"
-    command = [sys.executable, "-m", "sglang.launch_server", "--model-path", str(folder / "model")]
+    command = [str(folder / "model") if word == MODEL else word for word in start]
     words = [*before, *command, *FLAGS.split(), "--port", str(port)]
     path = [str(installed(folder)), str(Path(__file__).parent / "standins"), str(ROOT)]
     env = environment(PYTHONPATH=os.pathsep.join(path), **more)
@@ -156,6 +161,30 @@ def test_a_wrapped_server_serves_and_stops(number: signal.Signals, tmp_path: Pat
     assert not run.merged().findings
     assert not run.merged().faults
     assert all(process.ended != "running" for process in run.processes)
+
+
+def readme_line(verb: str) -> list[str]:
+    """The words of the README's line with a verb, with the Python that runs the tests."""
+    lines = re.findall(rf"^shadowgraph {verb} .*$", (ROOT / "README.md").read_text("utf-8"), re.MULTILINE)
+    words = shlex.split(lines[0], comments=True)
+    return [sys.executable, "-m", *(sys.executable if word == "python" else word for word in words)]
+
+
+def test_the_readmes_lines_wrap_a_server_and_report_of_it_while_it_serves(tmp_path: Path) -> None:
+    words = readme_line("wrap")
+    run, status = (words.index(option) + 1 for option in ("--run-dir", "--status"))
+    words[run], words[status] = str(tmp_path / words[run]), "0"  # its port may be taken here
+    cut = words.index("--") + 1
+    with served(tmp_path, *words[:cut], start=words[cut:]) as (server, port, log):
+        assert re.search(r"http://127\.0\.0\.1:\d+/\w+", log.read_text())
+        report = readme_line("report run")
+        done = subprocess.run(report, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, done.stderr
+        assert "run_scheduler_process" in done.stdout
+        assert len(generate(port)["output_ids"]) == 4, "it serves on"
+        server.send_signal(signal.SIGTERM)
+        server.wait(90)
+    scheduler_of(tmp_path / "run")
 
 
 def test_the_adapter_names_buffers_and_changes_no_memory_of_sglangs(tmp_path: Path) -> None:
