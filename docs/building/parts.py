@@ -15,17 +15,17 @@ from building.command_line import command_line
 from building.costs import costs
 from building.exit_codes import exit_codes, verb_codes
 from building.kinds import kinds
-from building.repository import changelog
+from building.repository import root
 from building.settings_text import settings_table, settings_text
 from building.support import run_on, support
 
 MAKERS: dict[str, Callable[..., str]] = {
     "api-names": api_names,
-    "changelog": changelog,
     "command-line": command_line,
     "costs": costs,
     "exit-codes": exit_codes,
     "kinds": kinds,
+    "root": root,
     "run-on": run_on,
     "settings": settings_text,
     "settings-table": settings_table,

@@ -1,4 +1,4 @@
-"""Texts that have their one place outside the docs: the changelog."""
+"""Texts that have their one place in the repository's root: the changelog, how to contribute, what is trusted."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 _LINK = re.compile(r"\[([^\]]+)\]\(([^)#\s]+)(#[^)\s]*)?\)")
+# Texts of the root that are pages of the docs, too.
+PAGES = {"CHANGELOG.md": "changelog.md", "CONTRIBUTING.md": "contributing.md", "SECURITY.md": "security.md"}
 
 
-def changelog() -> str:
-    """The changelog without its title."""
-    return from_docs((ROOT / "CHANGELOG.md").read_text("utf-8").partition("\n")[2].strip())
+def root(name: str) -> str:
+    """A text of the root without its title."""
+    return from_docs((ROOT / name).read_text("utf-8").partition("\n")[2].strip())
 
 
 def from_docs(markdown: str) -> str:
@@ -24,7 +26,7 @@ def from_docs(markdown: str) -> str:
         if (ROOT / target).is_dir():
             return f"`{said}`"
         inner = target.startswith("docs/")
-        there = target.removeprefix("docs/") if inner else f"../{target}"
+        there = target.removeprefix("docs/") if inner else PAGES.get(target, f"../{target}")
         return f"[{there if said == target else said}]({there}{anchor})"
 
     return _LINK.sub(moved, markdown)

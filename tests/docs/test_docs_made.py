@@ -128,9 +128,11 @@ def test_the_versions_are_those_of_the_gates_the_tools_and_the_evidence(
 
 def test_the_root_is_read_from_docs() -> None:
     said = from_docs(
-        "[docs/wrap.md](docs/wrap.md#sglang) [tour](notebooks/tour.ipynb) [all](tools/evidence) [web](https://x.y/z)"
+        "[docs/wrap.md](docs/wrap.md#sglang) [tour](notebooks/tour.ipynb) [all](tools/evidence) [web](https://x.y/z) "
+        "[SECURITY.md](SECURITY.md)"
     )
-    assert said == "[wrap.md](wrap.md#sglang) [tour](../notebooks/tour.ipynb) `all` [web](https://x.y/z)"
+    moved = "[wrap.md](wrap.md#sglang) [tour](../notebooks/tour.ipynb) `all` [web](https://x.y/z)"
+    assert said == f"{moved} [security.md](security.md)"
 
 
 def test_every_setting_is_there_with_its_variable_default_and_text() -> None:
