@@ -139,6 +139,12 @@ class FenceError(ShadowgraphError):
     exit_code: ClassVar[int] = 19
 
 
+class NothingToDrawError(ShadowgraphError):
+    """A picture of which nothing is known: a graph without any known write, for example."""
+
+    exit_code: ClassVar[int] = 20
+
+
 class NotExecutableError(ShadowgraphError):
     """The command to wrap exists and cannot be run (exit code as in a shell)."""
 

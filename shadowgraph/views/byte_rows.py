@@ -31,6 +31,7 @@ class Fate(StrEnum):
 
     CHANGED = "changed"
     AS_WAS = "as it was"  # between changed bytes, with its value unchanged
+    REARMED = "armed again"  # changed, and the guard's canary since
     APART = ""  # outside of every finding
 
 

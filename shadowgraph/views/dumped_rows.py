@@ -4,7 +4,7 @@ Used by `shadowgraph hexdump` and by the byte tables of HTML pages.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -38,6 +38,7 @@ def dumped_rows(buffer: DumpedBuffer, dtype: str) -> Iterator[ByteLine]:
     held = held_bytes(buffer)
     seen = {at for mark in buffer.marks for at in seen_bytes(mark)}
     changed = _changed_bytes(buffer.marks, held.keys() | seen)
+    rearmed = _rearmed_bytes(buffer, held, changed)
     wanted = {at // ROW for at in held} | {at // ROW for at in changed & seen}
     before = None
     for same, group in groupby(sorted(wanted), key=_Runs(held, changed)):
@@ -46,7 +47,7 @@ def dumped_rows(buffer: DumpedBuffer, dtype: str) -> Iterator[ByteLine]:
             yield Gap()
         folded = same is not None and len(rows) > _FOLDED + 1
         for row in rows[:_FOLDED] if folded else rows:
-            yield from _rows_at(buffer, row * ROW, held, changed, dtype)
+            yield from _rows_at(buffer, row * ROW, held, changed, rearmed, dtype)
         if folded:
             yield Same(rows[-1] * ROW + ROW - 1)
         before = rows[-1]
@@ -87,10 +88,11 @@ class _Runs:
         return self._run
 
 
-def _rows_at(buffer: DumpedBuffer, start: int, held: Bytes, changed: set[int], dtype: str) -> Iterator[ByteRow]:
+def _rows_at(
+    buffer: DumpedBuffer, start: int, held: Bytes, changed: set[int], rearmed: set[int], dtype: str
+) -> Iterator[ByteRow]:
     places = places_of(start)
-    standing = changed - _rearmed(buffer.marks, held, places)
-    cells = tuple(_cell(buffer, at, held.get(at), None, standing) for at in places)
+    cells = tuple(_cell(buffer, at, held.get(at), None, changed, rearmed) for at in places)
     own = [None if cell.ground is Ground.GUARD else cell.value for cell in cells]  # values of a canary mean nothing
     yield ByteRow(start, cells, decoded_runs(own, dtype, start))
     if changed.isdisjoint(places):
@@ -102,14 +104,15 @@ def _rows_at(buffer: DumpedBuffer, start: int, held: Bytes, changed: set[int], d
             yield found_row(start, found, dtype, mark.finding)
 
 
-def _rearmed(marks: Iterable[Mark], held: Bytes, places: Iterable[int]) -> set[int]:
-    """Bytes that a finding saw broken, and that hold the expected value again: of a guard that was armed since."""
-    seen = [seen_bytes(mark) for mark in marks]
-    return {at for at in places if any(at in each and held.get(at) == each[at][1] != each[at][0] for each in seen)}
-
-
-def _cell(buffer: DumpedBuffer, at: int, value: int | None, expected: int | None, changed: set[int]) -> ByteCell:
-    fate = Fate.CHANGED if at in changed else Fate.APART
+def _cell(
+    buffer: DumpedBuffer,
+    at: int,
+    value: int | None,
+    expected: int | None,
+    changed: set[int],
+    rearmed: Container[int] = (),
+) -> ByteCell:
+    fate = Fate.REARMED if at in rearmed else Fate.CHANGED if at in changed else Fate.APART
     return ByteCell(at, value, expected, buffer.ground(at), fate)
 
 
@@ -122,3 +125,19 @@ def _changed_bytes(marks: Iterable[Mark], places: Iterable[int]) -> set[int]:
         inside = RangeSet.of(ByteRange(first, last + 1) for first, last in mark.ranges)
         changed |= {at for at in places if at not in seen and at in inside}
     return changed
+
+
+def _rearmed_bytes(buffer: DumpedBuffer, held: Bytes, changed: set[int]) -> set[int]:
+    """The changed bytes of guards that hold their canary again: guards are armed again after a finding, whole. Bytes
+    beyond those that a finding kept are judged by the bytes that it kept.
+    """
+    rearmed: set[int] = set()
+    for mark in buffer.marks:
+        seen = seen_bytes(mark)
+        guards = {at for at in changed & held.keys() if buffer.ground(at) is Ground.GUARD}
+        again = {at for at in guards & seen.keys() if held[at] == seen[at][1]}
+        rearmed |= again
+        if again and again == guards & seen.keys():
+            inside = RangeSet.of(ByteRange(first, last + 1) for first, last in mark.ranges)
+            rearmed |= {at for at in guards - seen.keys() if at in inside}
+    return rearmed

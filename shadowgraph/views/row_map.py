@@ -13,7 +13,7 @@ from shadowgraph.common.errors import UsageError
 from shadowgraph.model.buffers import Buffer
 from shadowgraph.model.findings import Finding
 from shadowgraph.model.row_history import InputRows, RowsAtReplay, RowState
-from shadowgraph.views.source import Source, Watched, source_of
+from shadowgraph.views.source import Source, Watched, findings_here, source_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,10 +73,11 @@ class RowPanel:
 
 @dataclass(frozen=True, slots=True)
 class RowMap:
-    """Inputs, sorted by graph; `names` of graphs by serial."""
+    """Inputs, sorted by graph; `names` of graphs by serial; `others` counts findings that are not about rows."""
 
     panels: tuple[RowPanel, ...]
     names: tuple[tuple[int, str], ...] = ()
+    others: int = 0
 
     @classmethod
     def of(
@@ -111,7 +112,14 @@ class RowMap:
         findings = [only] if only is not None else [f for f in source.findings if isinstance(f.detail, StaleRowsDetail)]
         panels = _panels(source, rows, names, findings)
         ordered = sorted(panels, key=lambda panel: (panel.graph, _in_number(panel.buffer), panel.first_byte))
-        return cls(tuple(ordered), tuple(names.items()))
+        shown = {mark.finding for panel in ordered for mark in panel.marks}
+        others = sum(each.id not in shown for each in source.dump.manifest.facts.findings)
+        return cls(tuple(ordered), tuple(names.items()), others)
+
+    @property
+    def counted(self) -> str:
+        """Counts of findings in words."""
+        return findings_here(len(self.marked), self.others, "rows")
 
     @property
     def marked(self) -> tuple[int, ...]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from msgspec import structs
 
 from shadowgraph.common.errors import UsageError
+from shadowgraph.common.words import plural
 from shadowgraph.dumps.completing import manifest_of
 from shadowgraph.dumps.naming import BufferNames, require_known
 from shadowgraph.dumps.reader import Dump
@@ -27,6 +28,12 @@ if TYPE_CHECKING:
     from shadowgraph.dumps.live import LiveDebugger
 
 _MOST = 64 << 20  # bytes of memory that a snapshot copies at most
+
+
+def findings_here(here: int, others: int, where: str) -> str:
+    """Counts of the findings that a picture marks and of the others: ``no finding on rows, 2 other findings``."""
+    marked = plural(here, "finding") if here else f"no finding on {where}"
+    return f"{marked}, {plural(others, 'other finding')}" if others else marked
 
 
 class Snapshot(Dump):
@@ -82,8 +89,8 @@ class Source:
         return known[number]
 
     def graph(self, wanted: str | None) -> Graph:
-        """The graph with a name or a number; when None, the graph of the first finding, else the first one that was
-        replayed, else the first one.
+        """The graph with a name or a number; when None, the graph of the first finding, else the first graph that was
+        replayed, else the first graph.
 
         Raises
         ------
@@ -97,8 +104,8 @@ class Source:
             raise UsageError("no graph was captured while this was watched, so that there are no nodes")
         if wanted is None:
             blamed = [finding.graph for finding in self.findings]
-            known = (graph for name in blamed for graph in graphs if graph.name == name)
-            return next(known, None) or next((graph for graph in graphs if graph.replays), graphs[0])
+            known = [graph for name in blamed for graph in graphs if graph.name == name]
+            return next((graph for graph in known or graphs if graph.replays), (*known, *graphs)[0])
         for graph in graphs:
             if wanted in (graph.name, str(graph.serial)):
                 return graph

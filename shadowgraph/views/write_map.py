@@ -10,7 +10,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache, partial
 
+from shadowgraph.common.errors import NothingToDrawError
 from shadowgraph.common.kernel_names import brief
+from shadowgraph.common.words import plural
 from shadowgraph.dumps.schema import WriteSetRow
 from shadowgraph.model.buffers import Buffer
 from shadowgraph.model.device_nodes import DeviceNode
@@ -19,9 +21,10 @@ from shadowgraph.model.graphs import Graph
 from shadowgraph.model.launches import Access, Launch, Pointer
 from shadowgraph.views.memory_map import MemoryMap
 from shadowgraph.views.node_list import nodes_by_launch, nodes_of
-from shadowgraph.views.source import Source, Watched, source_of
+from shadowgraph.views.source import Source, Watched, findings_here, source_of
 
 _NAME = 60  # columns for a kernel's name
+_NAMED = 3  # graphs that an error names
 
 
 class Sure(StrEnum):
@@ -85,6 +88,8 @@ class WriteMap:
         The replay that was probed node by node; None without one.
     untracked
         Number of words that point to untracked memory.
+    others
+        Number of findings that are about other graphs, or about buffers that are not shown.
     """
 
     graph: str
@@ -95,6 +100,12 @@ class WriteMap:
     unread: str = ""
     replay: int | None = None
     untracked: int = 0
+    others: int = 0
+
+    @property
+    def counted(self) -> str:
+        """Counts of findings in words."""
+        return findings_here(len(self.marks), self.others, self.graph)
 
     @classmethod
     def of(
@@ -105,8 +116,8 @@ class WriteMap:
         Parameters
         ----------
         graph
-            Name or number; by default the graph of `finding`, else of the first finding, else the first one that was
-            replayed.
+            Name or number; by default the graph of `finding`, else of the first finding, else the first graph that was
+            replayed, else the first graph.
         finding
             Mark this finding alone.
         buffer
@@ -118,6 +129,8 @@ class WriteMap:
             For a graph or a finding that does not exist.
         UnknownBufferError
             For an unknown buffer.
+        NothingToDrawError
+            When no write of the graph's nodes is known, and no finding is about them.
         """
         source = source_of(watched)
         only = source.finding(finding) if finding is not None else None
@@ -157,6 +170,8 @@ class _Maker:
         sets = self._write_sets()
         if sets is not None:
             found += self._changed(sets)
+        if not found:
+            self._require_findings()
         found = [each for each in found if self._keeps(each.buffer)]
         about = [finding for finding in self._findings() if self._keeps(finding.buffer.serial)]
         memory, index = self.source.memory({*(each.buffer for each in found), *(self.kept or ())}, about)
@@ -169,7 +184,19 @@ class _Maker:
             self.graph.unread,
             sets.replay if sets is not None else None,
             self.untracked,
+            sum(each.id not in {finding.id for finding in about} for each in self.source.dump.manifest.facts.findings),
         )
+
+    def _require_findings(self) -> None:
+        """Refuse a picture without any buffer."""
+        if next(self._findings(), None) is not None:
+            return
+        ran = "" if self.graph.replays else ", which was never replayed"
+        why = f" ({self.graph.unread})" if self.graph.unread else ""
+        nodes = plural(len(self.nodes), "node")
+        others = [graph.name for graph in self.source.dump.graphs if graph.replays and graph is not self.graph]
+        replayed = f"; replayed were {', '.join(others[:_NAMED])}: name one with --graph" if others else ""
+        raise NothingToDrawError(f"no write is known of {self.graph.name}{ran}, with {nodes}{why}{replayed}")
 
     def _keeps(self, serial: int) -> bool:
         return self.kept is None or serial in self.kept

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 import torch
@@ -15,7 +17,10 @@ from dumps.dump_makers import guarded, with_manifest
 import shadowgraph as sg
 from shadowgraph.dumps.reader import read_dump
 from shadowgraph.engines.numpy_engine import NumpyEngine
+from shadowgraph.views.byte_dump import dumped_buffer
+from shadowgraph.views.byte_rows import ByteRow, Fate, Kind
 from shadowgraph.views.byte_values import DTYPES, SMALL_FLOATS, decoded
+from shadowgraph.views.dumped_rows import dumped_rows
 
 
 def shown(capsys: Capture, *words: object) -> dict[str, Any]:
@@ -80,11 +85,38 @@ def test_changed_bytes_and_guards_are_marked(worker: Path, capsys: Capture) -> N
     row = rows(text)
     assert re.fullmatch(r"([0-9a-f]{2}\|){16}", row[-16].strip()), "the guard before it"
     assert re.match(r"01 00 00 00 02 00 00 00 .* 1 2 3 4$", row[0])
-    assert re.fullmatch(r"([0-9a-f]{2}\|){16}", row[32].strip()), "the guard, armed again since"
-    assert f"#{found.id} found  09*00*00*00*0a*00*00*00*0b*00*00*00*" in text, "twelve changed, the guard goes on"
+    again = r"([0-9a-f]{2}\+){12}([0-9a-f]{2}\|){4}"
+    assert re.fullmatch(again, row[32].strip()), "twelve changed and were armed again, the guard goes on"
+    assert f"#{found.id} found  09*00*00*00*0a*00*00*00*0b*00*00*00*" in text
     assert re.search(r"^ +not  ([0-9a-f]{2} ?){16}$", text, flags=re.MULTILINE)
     assert f"  #{found.id} SG101: bytes 32 to 43\n" in text
-    assert "* a finding says it changed" in text
+    assert "* a finding says it changed   + so, and armed again since   | guard" in text
+
+
+def test_only_a_guard_that_holds_its_canary_again_was_armed_again(worker: Path) -> None:
+    (found,) = (f for f in read_dump(worker).manifest.facts.findings if f.code == "SG101")
+    with read_dump(worker) as dump:
+        home = next(b for b in dump.buffers if b.serial == found.buffer.serial)
+        shown = dumped_buffer(dump, home, "worker.table", found, None, None)
+
+    def fates(change: Callable[[memoryview], None]) -> list[Fate]:
+        (held,) = (each for each in shown.stretches if each.offset <= 32 and each.offset + len(each.data) >= 44)
+        data = bytearray(held.data)
+        change(memoryview(data)[32 - held.offset :][:12])
+        made = msgspec.structs.replace(shown, stretches=(msgspec.structs.replace(held, hex=data.hex()),))
+        rows = [row for row in dumped_rows(made, "int32") if isinstance(row, ByteRow) and row.kind is Kind.HELD]
+        (row,) = (row for row in rows if row.offset == 32)
+        return [cell.fate for cell in row.cells]
+
+    def damaged(data: memoryview) -> None:
+        data[:] = bytes.fromhex(shown.marks[0].found)[32 - shown.marks[0].window :][:12]
+
+    def in_part(data: memoryview) -> None:
+        data[4:8] = b"\1\2\3\4"
+
+    assert fates(lambda data: None) == [Fate.REARMED] * 12 + [Fate.APART] * 4
+    assert fates(damaged) == [Fate.CHANGED] * 12 + [Fate.APART] * 4, "the damage stands there still"
+    assert fates(in_part) == [Fate.REARMED] * 4 + [Fate.CHANGED] * 4 + [Fate.REARMED] * 4 + [Fate.APART] * 4
 
 
 def test_without_asking_findings_come_first(tmp_path: Path, capsys: Capture) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import os
 import re
@@ -13,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from map_makers import BASE, buffer, damage, many, past_end
-from support.browser import browser, needs_browser
+from support.browser import loaded, needs_browser
 
 import shadowgraph as sg
 from shadowgraph.common.errors import UsageError
@@ -185,26 +186,32 @@ def test_without_bokeh_it_is_one_line(tmp_path: Path) -> None:
 # -- in a browser ----------------------------------------------------------------------------------------------
 
 
-def browsed(page: str, folder: Path, ask: str, do: str = "") -> Any:
+SHOW_ALL = "by('all').trigger_event({event_name: 'button_click', sync: false})"
+
+
+def browsed(page: str, folder: Path, ask: str, do: str = "", dark: bool = False) -> Any:
     """What a line of JavaScript gives in the page once it is drawn, and another was done."""
+    wait = (
+        "() => { const doc = window.Bokeh?.documents?.[0]; if (!doc?.is_idle) return; "
+        "const models = [...doc._all_models.values()]; const by = (name) => models.find((m) => m.name === name); "
+        f"if (!window.done) {{ window.done = 1; {do}; return; }} if (window.done++ > 6) return {ask}; }}"
+    )
+    return answered(page, folder, wait, dark)
+
+
+def answered(page: str, folder: Path, ask: str, dark: bool = False) -> Any:
+    """The first value of a function of the page, asked again and again."""
     head, end, tail = page.rpartition("</body>")
     script = (
-        "<script>const wait = setInterval(() => { const doc = window.Bokeh?.documents?.[0]; if (!doc?.is_idle) return; "
-        "clearInterval(wait); const models = [...doc._all_models.values()]; const by = (name) => models.find((m) => "
-        f"m.name === name); {do}; setTimeout(() => {{ const said = {ask}; "
-        "document.body.innerHTML = '<pre id=said></pre>'; "
-        "document.getElementById('said').textContent = JSON.stringify(said); }, 300); }, 50);</script>"
+        f"<script>const asked = {ask}; const wait = setInterval(() => {{ const said = asked(); if (!said) return; "
+        "clearInterval(wait); const text = JSON.stringify(said); document.body.innerHTML = '<pre id=said></pre>'; "
+        "document.getElementById('said').textContent = text; }, 50);</script>"
     )
     path = folder / "asked.html"
     path.write_text(head + script + end + tail, "utf-8")
-    done = subprocess.run(
-        [browser(), "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={folder / 'profile'}",
-         "--virtual-time-budget=20000", "--dump-dom", path.as_uri()],
-        capture_output=True, text=True, timeout=120,
-    )  # fmt: skip
-    found = re.search(r'<pre id="said">(.*?)</pre>', done.stdout, re.DOTALL)
-    assert found is not None, done.stdout[-2000:]
-    return json.loads(found[1].replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&"))
+    found = re.search(r'<pre id="said">(.*?)</pre>', loaded(path.as_uri(), folder, dark), re.DOTALL)
+    assert found is not None
+    return json.loads(html.unescape(found[1]))
 
 
 @pytest.mark.slow
@@ -212,7 +219,7 @@ def browsed(page: str, folder: Path, ask: str, do: str = "") -> Any:
 def test_a_browser_draws_the_model(tmp_path: Path) -> None:
     memory = small()
     ask = "Object.fromEntries(['buffers','guards','owners','damages'].map((k) => [k, by(`${k}:log`).data_source.data]))"
-    drawn = browsed(interactive_map(memory).html(), tmp_path, ask)
+    drawn = browsed(interactive_map(memory).html(), tmp_path, ask, SHOW_ALL)
     assert drawn["buffers"]["name"] == [each.name for each in memory.buffers]
     assert drawn["buffers"]["address"][0] == f"{BASE:#x} to {BASE + 63:#x}"
     assert drawn["buffers"]["guard"][0] == "512 B before, 4,096 B after"
@@ -228,7 +235,7 @@ def test_a_browser_draws_the_model(tmp_path: Path) -> None:
 def test_many_buffers_are_joined_until_somebody_zooms(tmp_path: Path) -> None:
     memory = many(5_000)
     page = interactive_map(memory).html()
-    drawn = browsed(page, tmp_path, "by('buffers:log').data_source.data")
+    drawn = browsed(page, tmp_path, "by('buffers:log').data_source.data", SHOW_ALL)
     assert 200 < len(drawn["name"]) <= 1_500, "no more than can be told apart"
     counted = [
         int(found[1].replace(",", "")) for name in drawn["name"] if (found := re.match(r"([\d,]+) buffers; ", name))
@@ -243,6 +250,97 @@ def test_many_buffers_are_joined_until_somebody_zooms(tmp_path: Path) -> None:
     assert "runner.backends[416].kv_indices" in names
     assert len(names) < 20
     assert rows == [416]
+
+
+@pytest.mark.slow
+@needs_browser
+def test_it_opens_on_the_first_finding_and_shows_all_on_request(tmp_path: Path) -> None:
+    memory = many(5_000)
+    page, chart = interactive_map(memory).html(), chart_of(memory)
+    here = "(({start, end}) => [start, end])(by('map:log').x_range)"
+    labels = "by('labels:log').data_source.data.text"
+    names = "by('buffers:log').data_source.data.name"
+    height = "by('map:log').height"
+    ask = f"[{here}, {labels}, {names}, {height}, by('marks').selected.indices]"
+    window, said, near, low, selected = browsed(page, tmp_path, ask)
+    first = memory.damages[0]
+    home = first.buffer
+    assert window == [chart.marks["from_log"][0], chart.marks["to_log"][0]]
+    assert window[0] < chart.buffers["left_log"][home] < chart.marks["right_log"][0] < window[1]
+    assert chart.marks["caption"][0] in said, "victim and culprit are named in the window that it opens on"
+    assert memory.buffers[home].name in near
+    assert len(near) < 30
+    assert selected == [0]
+    window, said, near, high, selected = browsed(page, tmp_path, ask, SHOW_ALL)
+    assert window == list(chart.ends["log"])
+    assert [text.split()[0] for text in said] == chart.marks["label"], "each finding keeps its number"
+    assert len(near) > 200
+    assert selected == []
+    window, said, *_ = browsed(page, tmp_path, ask, "by('marks').selected.indices = [2]")
+    assert window == [chart.marks["from_log"][2], chart.marks["to_log"][2]]
+    assert chart.marks["caption"][2] in said
+    assert low <= high
+
+
+@pytest.mark.slow
+@needs_browser
+def test_a_label_stays_while_its_buffer_is_visible(tmp_path: Path) -> None:
+    """Zoomed into the buffer, away from the broken bytes behind its end, the finding is still named."""
+    memory = small()
+    chart = chart_of(memory)
+    left, right = chart.buffers["left_log"][0], chart.buffers["right_log"][0]
+    into = f"by('map:log').x_range.setv({{start: {left}, end: {left + (right - left) / 3}}})"
+    ask = "by('labels:log').data_source.data"
+    drawn = browsed(interactive_map(memory).html(), tmp_path, ask, into)
+    assert drawn["text"] == [chart.marks["caption"][0]]
+    assert left <= drawn["x"][0] <= left + (right - left) / 3
+    away = f"by('map:log').x_range.setv({{start: {chart.ends['log'][1] - 8}, end: {chart.ends['log'][1]}}})"
+    assert browsed(interactive_map(memory).html(), tmp_path, ask, away)["text"] == []
+
+
+@pytest.mark.slow
+@needs_browser
+@pytest.mark.parametrize("dark", [False, True])
+def test_it_follows_the_theme_of_the_browser(dark: bool, tmp_path: Path) -> None:
+    ask = (
+        "[document.documentElement.dataset.theme, getComputedStyle(document.body).backgroundColor, "
+        "by('map:log').background_fill_color, by('labels:log').glyph.text_color.value, "
+        "by('guards:log').glyph.fill_color.value]"
+    )
+    theme, page, plot, label, guard = browsed(interactive_map(small()).html(), tmp_path, ask, dark=dark)
+    assert theme == ("dark" if dark else "light")
+    assert page == ("rgb(20, 24, 29)" if dark else "rgb(255, 255, 255)")
+    assert (plot, guard) == (("#14181d", "#14181d") if dark else ("#ffffff", "#ffffff"))
+    assert label == ("#e6e9ed" if dark else "#1b1f24")
+
+
+@pytest.mark.slow
+@needs_browser
+def test_it_follows_the_theme_of_the_notebook_around_it(tmp_path: Path) -> None:
+    frame = interactive_map(small())._repr_html_()
+    ask = "document.querySelector('iframe').contentDocument.documentElement.dataset.theme"
+    for theme, light in (("dark", "false"), ("light", "true")):
+        page = f'<html><body data-jp-theme-light="{light}">{frame}</body></html>'
+        assert answered(page, tmp_path, f"() => {ask}", dark=theme == "light") == theme
+
+
+@pytest.mark.slow
+@needs_browser
+def test_names_in_tables_keep_their_ends(tmp_path: Path) -> None:
+    name = f"{'runner.attn_backend.' * 6}cuda_graph_kv_indices"
+    memory = MemoryMap((buffer(BASE, 64, name),), (past_end(1, 0, buffer(BASE, 64, name), 8),))
+    drawn = interactive_map(memory)
+    cell = (
+        "() => { const found = []; const walk = (root) => root.querySelectorAll('*').forEach((each) => { "
+        "if (each.className === 'tail') found.push(each); if (each.shadowRoot) walk(each.shadowRoot); }); "
+        "walk(document); return found.length > 1 && found.map((each) => { "
+        "const inner = each.firstChild.getBoundingClientRect(), outer = each.getBoundingClientRect(); "
+        "return [each.title, inner.right - outer.right, inner.left - outer.left]; }); }"
+    )
+    for title, end, begin in answered(drawn.html(), tmp_path, cell):
+        assert title == name
+        assert end <= 1, "the end is inside of its cell"
+        assert begin < -100, "the beginning is not"
 
 
 @pytest.mark.slow

@@ -12,7 +12,8 @@ from matplotlib.colors import to_hex
 from support.node_makers import Model, cuda_nodes
 
 import shadowgraph as sg
-from shadowgraph.common.errors import UnknownBufferError, UsageError
+from shadowgraph.commands.main import main
+from shadowgraph.common.errors import NothingToDrawError, UnknownBufferError, UsageError
 from shadowgraph.demos.kernels import fill
 from shadowgraph.dumps.reader import read_dump
 from shadowgraph.render.plots.columns import EAGER, Axis
@@ -112,7 +113,7 @@ def test_the_fixed_twin_has_no_mark(tmp_path: Path) -> None:
     assert not gids(figure, "culprit:")
     colors = {to_hex(color) for one in figure.axes[0].collections for color in one.get_facecolor()}
     assert VERMILLION.lower() not in colors
-    assert "no findings" in next(text for text in texts(figure) if "nodes may write" in text)
+    assert "no finding on graph#" in next(text for text in texts(figure) if "nodes may write" in text)
 
 
 def test_without_a_finding_the_graph_is_one_that_was_replayed() -> None:
@@ -173,6 +174,33 @@ def test_one_finding_one_buffer_one_graph(tmp_path: Path) -> None:
             WriteMap.of(debugger, "nope")
         with pytest.raises(UnknownBufferError, match=r"the nearest names are: worker\.table"):
             WriteMap.of(debugger, buffer="worker.tabel")
+
+
+def test_by_default_a_graph_that_was_replayed() -> None:
+    with sg.debug() as debugger:
+        _, worker = _Worker(debugger, past=0), _Worker(debugger, past=0)
+        first, second = (graph.name for graph in debugger.graphs)
+        assert WriteMap.of(debugger).graph == first, "none was"
+        worker.graph.replay()
+        assert WriteMap.of(debugger).graph == second
+        assert WriteMap.of(debugger, first).graph == first
+
+
+def test_a_graph_without_any_write_is_refused(tmp_path: Path) -> None:
+    with sg.debug() as debugger:
+        made, worker = sg.HostGraph(), _Worker(debugger, past=0)
+        with sg.host_graph(made):
+            pass
+        full, empty = (graph.name for graph in debugger.graphs)
+        named = rf"no write is known of {empty}, which was never replayed, with 0 nodes"
+        with pytest.raises(NothingToDrawError, match=f"^{named}$"):
+            WriteMap.of(debugger, empty)
+        worker.graph.replay()
+        with pytest.raises(NothingToDrawError, match=f"^{named}; replayed were {full}: name one with --g"):
+            WriteMap.of(debugger, empty)
+        path = debugger.dump(tmp_path / "run.dump")
+    assert main(["map", str(path), "--kind", "writes", "--graph", empty, "-o", str(tmp_path / "map.png")]) == 20
+    assert not (tmp_path / "map.png").exists()
 
 
 def test_without_a_graph() -> None:

@@ -1,5 +1,6 @@
 // What the browser does in an interactive map beside what Bokeh does. interactive.py hands over the names that are used
-// here: all columns (`buffers`, `guards`, `owners`, `damages`, `marks`), and by scale what is drawn of them (`seen`).
+// here: all columns (`buffers`, `guards`, `owners`, `damages`, `marks`), by scale what is drawn of them (`seen`) and where
+// (`plots`), and colours with a dark form (`themed`).
 
 const MOST = 1500; // buffers that are drawn one by one
 const PLACES = 700; // beside each other, where there are more
@@ -113,16 +114,56 @@ function owned(scale, start, end) {
 }
 
 // Names over the buffers that have room for them.
-function names(drawn, start, end) {
+function names(drawn, start, end, letters) {
   const found = [];
   for (const bar of drawn) {
     const from = Math.max(bar.left, start), to = Math.min(bar.right, end);
-    const most = Math.floor(((to - from) / (end - start)) * 165); // letters
+    const most = Math.floor(((to - from) / (end - start)) * letters) - 1;
     if (most < 6 || bar.line !== "#000000") continue;
     const text = bar.name.length <= most ? bar.name : `…${bar.name.slice(1 - most)}`;
     found.push({x: (from + to) / 2, y: (bar.bottom + bar.top) / 2, text});
   }
   return found;
+}
+
+// Letters that fit beside each other in a plot.
+const room = (scale) => Math.max(20, Math.floor((plots[scale].inner_width || 1200) / 7.3));
+
+// Victim and culprit below each visible finding, as far as they fit beside each other, else its number alone. A finding
+// whose place is outside keeps its label at the edge while some of its buffer is visible.
+function labels(scale, start, end, rows) {
+  const data = marks.data, lit = new Set(rows), share = (end - start) / room(scale);
+  const near = [];
+  for (let i = 0; i < data.label.length; i++) {
+    const left = data[`left_${scale}`][i], right = data[`right_${scale}`][i];
+    if ((left <= end && right >= start) || lit.has(data.buffer[i])) near.push([data[`x_${scale}`][i], i]);
+  }
+  near.sort(([one], [other]) => one - other);
+  const free = new Map(), found = [];
+  near.forEach(([place, i], at) => {
+    const lane = data.lane[i], before = free.get(lane) ?? start;
+    const next = near.slice(at + 1).find(([, other]) => data.lane[other] === lane);
+    const within = (half) => Math.min(Math.max(place, start + half), end - half);
+    const fits = (text, middle, half) =>
+      middle - half >= before - 1e-9 && middle + half <= (next ? Math.max(next[0] - 3 * share, start) : end) + 1e-9;
+    for (const text of [data.caption[i], data.label[i]]) {
+      const half = (text.length * share) / 2, middle = within(half);
+      if (2 * half > end - start || !(fits(text, middle, half) || text === data.label[i])) continue;
+      found.push({x: middle, y: data.y[i], text});
+      free.set(lane, middle + half + share);
+      break;
+    }
+  });
+  return found;
+}
+
+// As many rows as the visible buffers need.
+function fit(scale, rows) {
+  const plot = plots[scale], lanes = 1 + rows.reduce((most, i) => Math.max(most, buffers.data.lane[i]), 0);
+  const height = heights[0] + heights[1] * (lanes - 1);
+  if (plot.height === height) return;
+  plot.y_range.start = -step * (lanes - 1) - 0.5;
+  plot.height = height;
 }
 
 function put(source, rows) {
@@ -139,7 +180,9 @@ function draw(scale) {
   put(seen[scale].guards, few ? parts("guards", scale, start, end) : []);
   put(seen[scale].owners, few ? owned(scale, start, end) : []);
   put(seen[scale].damages, parts("damages", scale, start, end));
-  put(seen[scale].names, names(drawn, start, end));
+  put(seen[scale].names, names(drawn, start, end, room(scale)));
+  if (marks.data.label.length) put(seen[scale].labels, labels(scale, start, end, rows));
+  fit(scale, rows);
 }
 
 // At most once a frame, however fast somebody pans.
@@ -150,9 +193,13 @@ function soon(scale) {
   requestAnimationFrame(() => { source.is_due = false; draw(scale); });
 }
 
-// Show a part with room about it, on both scales.
+// Show a finding's own window, or a buffer with room about it, on both scales.
 function go(source, i) {
   for (const scale of Object.keys(ranges)) {
+    if (source === marks) {
+      ranges[scale].setv({start: marks.data[`from_${scale}`][i], end: marks.data[`to_${scale}`][i]});
+      continue;
+    }
     const [low, high] = ends[scale], least = scale === "bytes" ? 64 : 16;
     const from = source.data[`left_${scale}`][i], to = source.data[`right_${scale}`][i];
     const room = Math.max((to - from) * 1.5, least);
@@ -175,10 +222,36 @@ function find(text) {
   if (wanted && kept.length) buffers.selected.indices = [kept[0]];
 }
 
+// The theme of the notebook that shows the page in a frame, else of the browser.
+function is_dark() {
+  try {
+    const light = parent !== window && parent.document.body.dataset.jpThemeLight;
+    if (light === "true" || light === "false") return light === "false";
+  } catch { /* a frame of another site */ }
+  return matchMedia("(prefers-color-scheme: dark)").matches;
+}
+
+function dress() {
+  const dark = is_dark();
+  document.documentElement.dataset.theme = dark ? "dark" : "light";
+  for (const [model, name, light, night] of themed) model[name] = dark ? night : light;
+}
+
+function follow_theme() {
+  dress();
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", dress);
+  try {
+    const seen = {attributes: true, attributeFilter: ["data-jp-theme-light"]};
+    if (parent !== window) new MutationObserver(dress).observe(parent.document.body, seen);
+  } catch { /* a frame of another site */ }
+}
+
 // One script for all that happens: who calls says what to do.
 if (cb_obj === ranges.log) soon("log");
 else if (cb_obj === ranges.bytes) soon("bytes");
 else if (cb_obj === sought) find(sought.value);
 else if (cb_obj === buffers.selected) { if (cb_obj.indices.length) go(buffers, cb_obj.indices[0]); }
 else if (cb_obj === marks.selected) { if (cb_obj.indices.length) go(marks, cb_obj.indices[0]); }
-else Object.keys(ranges).forEach(draw); // the page is ready
+else if (cb_obj === plots.log) soon("log");
+else if (cb_obj === plots.bytes) soon("bytes");
+else { follow_theme(); Object.keys(ranges).forEach(draw); } // the page is ready

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from shadowgraph.common.console import tame
 from shadowgraph.common.words import form, plural
 from shadowgraph.render.plots.browsing_scales import Floats, Scale, Spans, islands_of, logarithmic, proportional
-from shadowgraph.views.map_places import where
+from shadowgraph.views.map_places import reach, where
 from shadowgraph.views.memory_map import MapBuffer, MapDamage, MemoryMap
 
 Columns = dict[str, list[str] | list[int] | Floats]
@@ -24,6 +24,9 @@ LANES = 6  # rows for buffers that overlap; the rest share the last one
 _OWNERS = 4  # listed for each buffer
 _LONGEST = 160
 _STRIP = 1_200  # bins of the strip of all memory
+_LABEL = 44  # letters of a name in a mark's label
+_ROOM = {"log": 16.0, "bytes": 64.0}  # at least, on both sides of what a window shows
+_WIDER = 16  # times its damage: of a wider buffer the scale in bytes shows only the damage
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +49,8 @@ class Chart:
     damages
         One row for each stretch of damaged bytes: ``buffer``, ``finding``, ``start``, ``nbytes``, ``exact``.
     marks
-        One row for each finding: ``buffer``, ``finding``, ``label``, ``told``, ``name``, ``lane``.
+        One row for each finding: ``buffer``, ``finding``, ``label``, ``caption``, ``told``, ``name``, ``lane``; and
+        for each scale its window, ``from_log`` to ``to_log``, which shows the bytes and their buffer.
     gaps
         Stretches without a buffer that the scale in bytes folds: ``start``, ``nbytes``.
     """
@@ -213,15 +217,49 @@ def _owners(memory: MemoryMap, scales: dict[str, Scale]) -> Columns:
 
 def _marks(memory: MemoryMap, scales: dict[str, Scale], lanes: Sequence[int]) -> Columns:
     """A mark for each finding; a finding without bytes of its own marks its whole buffer."""
+    spans = [(damage.first, damage.last + 1) for damage in memory.damages]
+    homes = [memory.buffers[damage.buffer] for damage in memory.damages]
     return {
-        **_placed(scales, [(damage.first, damage.last + 1) for damage in memory.damages]),
+        **_placed(scales, spans),
+        **_windows(scales, spans, [(home.start, max(home.stop, home.start + 1)) for home in homes]),
         "buffer": [damage.buffer for damage in memory.damages],
         "lane": [lanes[damage.buffer] for damage in memory.damages],
         "label": [f"#{damage.finding}" for damage in memory.damages],
+        "caption": [_caption(damage, home) for damage, home in zip(memory.damages, homes, strict=True)],
         "finding": [damage.finding for damage in memory.damages],
-        "name": [shown(memory.buffers[damage.buffer].name) for damage in memory.damages],
-        "told": [_told(damage, memory.buffers[damage.buffer]) for damage in memory.damages],
+        "name": [shown(home.name) for home in homes],
+        "told": [_told(damage, home) for damage, home in zip(memory.damages, homes, strict=True)],
     }
+
+
+def _caption(damage: MapDamage, home: MapBuffer) -> str:
+    """Victim and culprit, for the label of a mark: names by their ends."""
+    by = f" by {ending(damage.culprit)}" if damage.culprit else ""
+    return f"#{damage.finding} {ending(home.name)}: {reach(damage, home)}{by}"
+
+
+def ending(name: str) -> str:
+    """The end of a name, which tells it from others."""
+    name = tame(name)
+    return name if len(name) <= _LABEL else f"…{name[1 - _LABEL :]}"
+
+
+def _windows(scales: dict[str, Scale], spans: Spans, homes: Spans) -> Columns:
+    """The window of each finding: its bytes with their buffer and room on both sides; on the scale in bytes, where a
+    buffer may be a million times as wide as its damage, the bytes alone then.
+    """
+    columns: Columns = {}
+    marks, around = (np.array(ends, dtype=np.float64).reshape(-1, 2) for ends in (spans, homes))
+    for name, scale in scales.items():
+        left, right = scale.at(marks[:, 0]), scale.at(marks[:, 1])
+        low, high = np.minimum(left, scale.at(around[:, 0])), np.maximum(right, scale.at(around[:, 1]))
+        if name == "bytes":
+            fits = high - low <= _WIDER * np.maximum(right - left, _ROOM[name])
+            low, high = np.where(fits, low, left), np.where(fits, high, right)
+        room = np.maximum(0.6 * (high - low), _ROOM[name])
+        columns[f"from_{name}"] = np.maximum(low - room, scale.places[0])
+        columns[f"to_{name}"] = np.minimum(high + room, scale.places[-1])
+    return columns
 
 
 def _gaps(islands: Floats, scales: dict[str, Scale]) -> Columns:

@@ -16,7 +16,7 @@ from shadowgraph.common.console import tame
 from shadowgraph.common.errors import MissingPackageError, UsageError
 from shadowgraph.common.install_hint import install_command
 from shadowgraph.common.words import plural, size
-from shadowgraph.render.engine import render
+from shadowgraph.render.engine import render, source
 from shadowgraph.render.plots.browsing import Chart, chart_of
 from shadowgraph.views.memory_map import MemoryMap
 
@@ -61,7 +61,7 @@ class InteractiveMap:
 
         resource = Resources(mode=self.scripts)  # only the scripts that the page uses
         page = page_of(self.map, self._chart, tame(self.title), counts(self.map))
-        return str(file_html(page, resource, title=tame(self.title)))
+        return str(file_html(page, resource, title=tame(self.title), template=source("map_page.html")))
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write the page into a file, atomically.
@@ -147,7 +147,7 @@ def counts(memory: MemoryMap) -> str:
     found = f"{plural(len(memory.damages), 'finding')} on {plural(len(memory.damaged), 'buffer')}"
     total = size(sum(buffer.nbytes for buffer in memory.buffers))
     said = f"{plural(len(memory.buffers), 'buffer')}, {total}, {guarded:,} guarded"
-    return f"{said}; {found if memory.damages else 'no findings'}"
+    return f"{said}; {found if memory.damages else 'no findings on them'}"
 
 
 def _map_of(source: object) -> MemoryMap:

@@ -68,7 +68,7 @@ def _counts(map: MemoryMap, rows: tuple[Row | Fold, ...]) -> str:
     guards = "all guarded" if guarded == total else f"{guarded:,} of them guarded"
     parts = [f"{plural(total, 'buffer')}, {size(sum(buffer.nbytes for buffer in map.buffers))}, {guards}"]
     damaged = f"{plural(len(map.damages), 'finding')} on {plural(len(map.damaged), 'buffer')}"
-    parts.append(damaged if map.damages else "no findings")
+    parts.append(damaged if map.damages else "no findings on them")
     shown = sum(isinstance(row, Row) for row in rows)
     if shown < total:
         parts.append(f"{shown:,} with a row of their own")

@@ -114,7 +114,7 @@ def _counts(map: RowMap, shown: int) -> str:
     parts = [f"{plural(len(map.panels), 'input')} of {plural(len(graphs), 'graph')}"]
     if shown < len(map.panels):
         parts.append(f"{plural(shown, 'input')} drawn")
-    parts.append(plural(len(map.marked), "finding") if map.marked else "no findings")
+    parts.append(map.counted)
     return "; ".join(parts)
 
 

@@ -99,7 +99,7 @@ def _counts(map: WriteMap) -> str:
         parts.append(f"{plural(map.untracked, 'pointer')} to memory that is not tracked")
     if map.unread:
         parts.append(f"launches, since the nodes are not known ({map.unread})")
-    parts.append(plural(len(map.marks), "finding") if map.marks else "no findings")
+    parts.append(map.counted)
     return "; ".join(parts)
 
 

@@ -51,8 +51,9 @@ class RowsReport(Reporter):
         for place, each in enumerate(self.maps):
             if place:
                 yield Text()
-            found = f"{plural(len(each.map.marked), 'finding') if each.map.marked else 'no findings'} of stale rows"
-            yield said(f"rows of process {each.pid}: {plural(len(each.map.panels), 'input')}; {found}", "bold")
+            yield said(
+                f"rows of process {each.pid}: {plural(len(each.map.panels), 'input')}; {each.map.counted}", "bold"
+            )
             panels = sorted(each.map.panels, key=lambda panel: (not panel.marks, not panel.mixed))
             for panel in panels[: self.limit]:
                 yield from _panel(panel)
