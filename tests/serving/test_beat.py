@@ -83,12 +83,18 @@ def test_a_pulse_at_the_first_replay_and_then_every_five_seconds(program: Progra
     assert second.coverage == sg.current().coverage()  # type: ignore[union-attr]
 
 
-def test_the_file_does_not_grow(program: Program, folder: Path) -> None:
+def test_the_file_does_not_grow(program: Program, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shadowgraph.wrap.status.heartbeat_writer._HISTORY", 8)
     program.replay()
+    for _ in range(8):
+        program.replay(5.0)
     size = program.file.stat().st_size
     for _ in range(50):
-        program.replay(5.0, past_end=4)
+        pulse = program.replay(5.0, past_end=4)
     assert program.file.stat().st_size < size + 100
+    assert pulse is not None
+    assert 4 <= len(pulse.history) <= 8
+    assert pulse.history[0][1] == 1, "it goes back to the first replay"
     assert sorted(p.name for p in folder.iterdir()) == [".run.json.new", "pulse-1-1.json", "run.json"]
 
 

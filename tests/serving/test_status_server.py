@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import html
 import http.client
 import json
+import os
 import re
 import socket
 import time
@@ -11,8 +13,9 @@ import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import urljoin, urlsplit
 
+import msgspec
 import pytest
 from commands.verb_makers import worker_dump
 from dumps.dump_makers import with_manifest
@@ -20,9 +23,13 @@ from reports.page_reading import read_page
 from run_folders import COVERAGE, made_folder, with_process
 
 from shadowgraph.commands.main import main
+from shadowgraph.dumps.reader import read_dump
+from shadowgraph.render.text.run_text import RunReport
+from shadowgraph.render.text.text import headline
 from shadowgraph.wrap.folder.heartbeats import Heartbeat
 from shadowgraph.wrap.folder.reader import read_run
-from shadowgraph.wrap.status.memory import MapPage
+from shadowgraph.wrap.status.dumped import NewestDumps
+from shadowgraph.wrap.status.memory import map_page
 from shadowgraph.wrap.status.server import StatusServer
 from shadowgraph.wrap.status.snapshot import Snapshot
 
@@ -117,6 +124,82 @@ def test_metrics_and_map(server: StatusServer) -> None:
     assert "no dump in the run folder yet" in page
 
 
+def run_with_a_dump(folder: Path) -> Path:
+    """A folder with a dump of this process, and a log with that dump's findings under other numbers."""
+    dump = worker_dump(folder / f"dump-{os.getpid()}-1-finding.dump")
+    path = with_process(folder, Heartbeat(replays=7, checked=7, coverage=COVERAGE))
+    with read_dump(dump) as opened, open(path, "a") as log:
+        for number, finding in enumerate(reversed(opened.manifest.facts.findings), 40):
+            kept = msgspec.structs.replace(finding, id=number, time=4_000_000_100.0 + number)
+            log.write(json.dumps({"kind": "finding", "book": 2, "finding": kept.to_dict()}) + "\n")
+    return dump
+
+
+def test_a_finding_leads_to_its_bytes_and_its_place(server: StatusServer, folder: Path) -> None:
+    dump = run_with_a_dump(folder)
+    status, page, _ = ask(server, "/")
+    links = dict(re.findall(r'<a href="(finding/\d+)">([^<#][^<]*)</a>', page))
+    assert len(links) == 4
+    overrun = next(link for link, text in links.items() if "12 bytes past the end of worker.table" in text)
+    token = token_of(server)
+    status, page, headers = ask(server, f"/{token}/{overrun}", Authorization="")
+    assert (status, headers["content-type"]) == (200, "text/html; charset=utf-8")
+    read = read_page(page)
+    assert read.scripts == []
+    words = read.words
+    assert "SG101 out-of-bounds write: fill wrote 12 bytes past the end of worker.table" in words
+    number = overrun.partition("/")[2]
+    assert f"#{number} found 09 00 00 00 0a 00 00 00 0b 00 00 00" in words, "the number of the run, not of the dump"
+    assert f"bytes and map as of {dump.name}, written at " in words
+    assert f'<a href="../finding/{number}">SG101</a> +12 B past the end by fill' in page
+    assert '<i class="damage"' in page
+    assert '<meta http-equiv="refresh" content="5">' in page
+    assert token not in page
+    for link in re.findall(r'href="([^"]*)"', page):
+        away = urljoin(f"http://127.0.0.1/{token}/{overrun}", link)
+        assert away.startswith(f"http://127.0.0.1/{token}/")
+        assert ask(server, urlsplit(away).path, Authorization="")[0] == 200
+
+
+def test_a_finding_in_no_dump_keeps_its_own_bytes(server: StatusServer) -> None:
+    status, page, _ = ask(server, "/finding/1")
+    assert status == 200
+    assert "no dump in the run folder has this finding yet" in page
+    assert "bytes as the finding saw them" in page
+    for path, said in (("/finding/2", "no finding #2"), ("/finding/0", "there is: "), ("/finding/1/", "there is: ")):
+        status, text, _ = ask(server, path)
+        assert (status, said in text) == (404, True)
+    assert ask(server, "/finding/1", Authorization="")[0] == 401
+
+
+def test_a_damaged_dump_leaves_the_page_of_a_finding(server: StatusServer, folder: Path) -> None:
+    dump = run_with_a_dump(folder)
+    dump.write_bytes(dump.read_bytes()[:1000])
+    page = ask(server, "/finding/2")[1]
+    assert "no dump in the run folder has this finding yet" in page
+    assert "is damaged" in ask(server, "/map")[1] or "is truncated" in ask(server, "/map")[1]
+
+
+def test_the_map_is_a_picture_that_leads_to_findings(server: StatusServer, folder: Path) -> None:
+    run_with_a_dump(folder)
+    page = ask(server, "/map")[1]
+    assert {"static", "guard", "damage"} <= set(re.findall(r'<i class="(\w+)"', page))
+    links = re.findall(r'<div class="bad"><a href="(finding/\d+)">SG101</a>', page)
+    assert len(links) == 1
+    assert "12 bytes past the end of worker.table" in ask(server, f"/{links[0]}")[1]
+    boxes = re.findall(r'<i class="\w+" style="left: ([\d.]+)%; width: ([\d.]+)%"', page)
+    assert len(boxes) == page.count("<i class") > 5
+    assert all(float(left) >= 0 and float(left) + float(width) <= 100.001 for left, width in boxes)
+
+
+def test_the_headline_is_the_first_finding(server: StatusServer, folder: Path) -> None:
+    page = ask(server, "/")[1]
+    (head,) = re.findall(r"<h1>(.*?)</h1>", page)
+    facts = RunReport(read_run(folder)).facts
+    assert html.unescape(head) == headline(facts) == facts.findings[0].message
+    assert '<div class="verdict found">' in page
+
+
 def test_names_in_a_dump_stay_names_on_the_map(server: StatusServer, folder: Path) -> None:
     evil = "\"><script>alert(1)</script><img src=x>'\u202e{{ 7*7 }}"
 
@@ -128,7 +211,7 @@ def test_names_in_a_dump_stay_names_on_the_map(server: StatusServer, folder: Pat
         manifest["owners"] = [bent(owner) for owner in manifest["owners"]]
 
     (folder / "plain.dump").write_bytes(worker_dump(folder.parent / "made.dump").read_bytes())
-    plain = read_page(MapPage().of(read_run(folder)).decode())
+    plain = read_page(map_page(RunReport(read_run(folder)), NewestDumps()).decode())
     (folder / "plain.dump").write_bytes(with_manifest((folder / "plain.dump").read_bytes(), hostile))
     page = ask(server, "/map")[1]
     read = read_page(page)

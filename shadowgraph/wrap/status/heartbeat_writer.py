@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from shadowgraph.debugger import Debugger
 
 _LOOK, _PULSE = 1.0, 5.0  # seconds
+_HISTORY = 240
 
 
 class _Done(NamedTuple):
@@ -28,6 +29,24 @@ class _Done(NamedTuple):
     replays: int = 0
     checked: int = 0
     observed: int = 0
+
+
+class _History:
+    """Numbers of replays over time, of bounded length: once full, every second one goes, and the next come as far
+    apart."""
+
+    def __init__(self) -> None:
+        self.points: list[tuple[float, int]] = []
+        self._apart = 0.0
+
+    def add(self, time: float, replays: int) -> None:
+        """Keep a point, unless it is too close to the last one."""
+        if self.points and time - self.points[-1][0] < self._apart:
+            return
+        if len(self.points) >= _HISTORY:
+            self.points = self.points[::2]
+            self._apart = (self.points[-1][0] - self.points[0][0]) / (len(self.points) - 1)
+        self.points.append((round(time, 3), replays))
 
 
 class HeartbeatWriter:
@@ -57,6 +76,7 @@ class HeartbeatWriter:
         self._before = (0, 0.0)  # nanoseconds of checking, and the time of that measurement
         self._overhead: float | None = None
         self._paused: Debugger | None = None  # paused by this writer: a pause by the program itself is left alone
+        self._history = _History()
         self._pauses, self._off = 0, 0.0
         self._off_since: tuple[float, float] | None = None  # by `clock`, and by `time.time`
 
@@ -137,9 +157,11 @@ class HeartbeatWriter:
         counts, now = debugger.runner.counts(), self._clock()
         self._measure(counts.spent, now)
         findings = debugger.runner.stored()[-MOST_COUNTS:]
+        moment, replays = time.time(), self._done.replays + counts.replays
+        self._history.add(moment, replays)
         pulse = Heartbeat(
-            time=time.time(),
-            replays=self._done.replays + counts.replays,
+            time=moment,
+            replays=replays,
             checked=self._done.checked + counts.checked,
             observed=self._done.observed + counts.observed,
             every=counts.every,
@@ -150,5 +172,6 @@ class HeartbeatWriter:
             pauses=self._pauses,
             off=self._off,
             off_since=self._off_since[1] if self._off_since is not None else None,
+            history=tuple(self._history.points),
         )
         write_heartbeat(self._file, pulse)

@@ -12,12 +12,13 @@ from shadowgraph.model.findings import Finding
 from shadowgraph.render.engine import render
 from shadowgraph.render.text.last_check_text import last_check_of
 from shadowgraph.render.text.run_text import RunReport, missing
+from shadowgraph.render.text.text import headline
 from shadowgraph.wrap.folder.heartbeats import Heartbeat
 from shadowgraph.wrap.folder.idle_report import cut
 from shadowgraph.wrap.folder.process_record import ProcessRecord
 from shadowgraph.wrap.folder.reader import Run
 from shadowgraph.wrap.status.pause_file import is_off
-from shadowgraph.wrap.status.tables import Row, Table, Tile
+from shadowgraph.wrap.status.tables import Link, Row, Table, Tile
 
 REFRESH = 5  # seconds
 _FINDINGS, _PROCESSES, _LINES = 200, 100, 50  # shown of each
@@ -27,12 +28,15 @@ _WATCHED = ("pid", "state", "backend", "replays", "checked", "overhead", "checki
 
 @dataclass(frozen=True, slots=True)
 class StatusPage:
-    """The state of a run; `missing` says which part of it could not be read."""
+    """The state of a run; `missing` says which part of it could not be read, `found` whether there are findings."""
 
+    headline: str
+    found: bool
     command: str
     about: str
     missing: str
     tiles: tuple[Tile, ...]
+    classes: str
     findings: Table
     processes: Table
     limits: tuple[str, ...]
@@ -51,10 +55,13 @@ def _page(report: RunReport) -> StatusPage:
     ended = [f"process {p.pid}: {said}" for p in latest if p.ended != "running" for said in last_check_of(p)]
     limits = [*ended, *facts.limits, *(f"fault: {what} ({count:,} times)" for what, count in facts.faults.items())]
     return StatusPage(
+        headline=headline(facts),
+        found=bool(facts.findings),
         command=cut(shlex.join(run.command), 300),
         about=_about(run),
         missing=missing(run) if run.unread else "",
         tiles=tuple(_tiles(report)),
+        classes=_by_class([process.pulse for process in run.processes if process.pulse is not None]),
         findings=Table.of("findings", _FOUND, map(_finding, kept[:_FINDINGS]), len(kept) - _FINDINGS),
         processes=Table.of("processes", _WATCHED, map(_process, latest), len(run.processes) - _PROCESSES),
         limits=tuple(limits[:_LINES]),
@@ -74,10 +81,10 @@ def _tiles(report: RunReport) -> Iterator[Tile]:
     errors = len(facts.findings)
     yield Tile("findings", "findings", f"{errors:,}", "bad" if errors else "good")
     yield Tile("notes", "notes", f"{len(facts.notes):,}")
-    yield Tile("coverage", f"of graph-written bytes guarded{_by_class(pulses)}", _covered(pulses))
+    yield Tile("coverage", "of graph-written bytes guarded", _covered(pulses))
     replays, checked = sum(pulse.replays for pulse in pulses), sum(pulse.checked for pulse in pulses)
     yield Tile("replays", f"replays, {checked:,} checked", f"{replays:,}")
-    yield Tile("overhead", "most time for checking", _most_overhead(run))
+    yield Tile("overhead", "of the time spent on checking, at most", _most_overhead(run))
     off = is_off(run.folder)
     yield Tile("checking", "checking", "off" if off else "on", "warn" if off else "good")
     faults = sum(facts.faults.values())
@@ -92,9 +99,9 @@ def _covered(pulses: list[Heartbeat]) -> str:
 
 
 def _by_class(pulses: list[Heartbeat]) -> str:
-    """The same by class of buffer."""
+    """The same by class of buffer; empty without any graph."""
     rows = added_classes(pulse.coverage.classes for pulse in pulses if pulse.coverage is not None)
-    return f" ({', '.join(f'{row.name} {row.percent} %' for row in rows)})" if rows else ""
+    return ", ".join(f"{row.name} {row.percent} %" for row in rows)
 
 
 def _most_overhead(run: Run) -> str:
@@ -107,7 +114,11 @@ def _most_overhead(run: Run) -> str:
 def _finding(finding: Finding) -> Row:
     at = time.strftime("%H:%M:%S", time.localtime(finding.time))
     who = f"{finding.pid}" if finding.rank is None else f"{finding.pid} (rank {finding.rank})"
-    return finding.id, finding.code, str(finding.severity), finding.occurrences, at, who, finding.message
+    page = f"finding/{finding.id}"
+    return (
+        Link(f"#{finding.id}", page), finding.code, str(finding.severity), finding.occurrences, at, who,
+        Link(finding.message, page),
+    )  # fmt: skip
 
 
 def _process(process: ProcessRecord) -> Row:

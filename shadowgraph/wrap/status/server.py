@@ -55,7 +55,7 @@ class StatusServer:
     where
         A port of 127.0.0.1, 0 for any free one; or the path of a Unix socket to create, with mode 0600.
     memory
-        Include the bytes of memory that findings show.
+        Include the bytes of memory that findings show in the JSON; the page of a finding always has them.
 
     Attributes
     ----------
@@ -217,6 +217,8 @@ class _Handler(BaseHTTPRequestHandler):
             return
         try:
             kind, content = make()
+        except LookupError as error:
+            self._answer(HTTPStatus.NOT_FOUND, f"{summary(error)[:300]}\n")
         except Exception as error:  # for example after the folder was moved: the next request may succeed
             reason = summary(error)[:300]
             self._answer(HTTPStatus.SERVICE_UNAVAILABLE, f"the run cannot be read: {reason}\n")

@@ -5,7 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-Cell = str | int | float
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A cell that leads to another page; `href` is relative to the table's page."""
+
+    text: str
+    href: str
+
+    def __str__(self) -> str:
+        return self.text
+
+
+Cell = str | int | float | Link
 Row = tuple[Cell, ...]
 
 
