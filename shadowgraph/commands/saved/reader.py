@@ -34,6 +34,7 @@ _OURS = "shadowgraph."
 _PROBE = 64  # bytes that tell whether a file is text
 # What verbs print of a dump, by the schema's name.
 _PRINTED_BY = {
+    "run-timeline": "timeline",
     **{name: name for name in ("aliases", "diff", "hexdump", "map", "nodes", "timeline")},
     **{name: f"map --kind {name}" for name in ("rows", "writes")},
 }

@@ -39,6 +39,8 @@ class Heartbeat(msgspec.Struct, frozen=True):
     pauses, off, off_since
         How often checking was paused from outside, for how many seconds in all without the current pause, and the start
         of the current pause.
+    history
+        Times and numbers of replays of earlier heartbeats, over the whole run; the longer it is, the farther apart.
     """
 
     time: float = 0.0
@@ -53,6 +55,7 @@ class Heartbeat(msgspec.Struct, frozen=True):
     pauses: int = 0
     off: float = 0.0
     off_since: float | None = None
+    history: tuple[tuple[float, int], ...] = ()
 
     @property
     def seconds_off(self) -> float:
