@@ -19,7 +19,7 @@ from shadowgraph.adapter_interface import AdapterInterface
 from shadowgraph.common import finalizer_safe_lock, interrupts
 from shadowgraph.common.errors import FindingsError, UnknownBufferError, UsageError
 from shadowgraph.common.finalizer_safe_lock import weak_callback
-from shadowgraph.common.html_repr import register_namer
+from shadowgraph.common.html_repr import printed, register_namer
 from shadowgraph.common.internal_errors import error_barrier, internal_errors
 from shadowgraph.common.option_kinds import shown
 from shadowgraph.common.settings import Settings
@@ -469,7 +469,8 @@ class Debugger(Declarations, LiveDebugger):
         Returns
         -------
         Report
-            Data only: it may be kept after the debugger has stopped. Notebooks show it as HTML.
+            Data only: it may be kept after the debugger has stopped. Notebooks show it as HTML, except as the value
+            of the cell that printed it.
 
         Raises
         ------
@@ -483,6 +484,8 @@ class Debugger(Declarations, LiveDebugger):
         made = Report(self.facts())
         if not quiet:
             made.print(file)
+            if file is None:
+                printed(made)
         return made
 
     def dump(

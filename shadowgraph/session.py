@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import atexit
 import sys
+import weakref
 from contextlib import AbstractContextManager, ContextDecorator
 from typing import Any, Protocol
 
@@ -19,6 +20,7 @@ from shadowgraph.debugger import Debugger
 from shadowgraph.graphs.dispatch.eager import leave_stopped_modes
 
 _current: Debugger | None = None
+_latest: weakref.ref[Debugger] | None = None
 _modest: Debugger | None = None  # steps aside when the program starts its own debugger
 
 
@@ -49,6 +51,11 @@ attachments: list[Attachment] = []  # filled by a higher layer, which knows the 
 def current() -> Debugger | None:
     """The active debugger, if any."""
     return _current
+
+
+def latest() -> Debugger | None:
+    """The active debugger, else the one that was started last, if something still refers to it."""
+    return _current or (_latest() if _latest is not None else None)
 
 
 class DebugBlock(AbstractContextManager[Debugger], ContextDecorator):
@@ -176,10 +183,10 @@ def _join(debugger: Debugger, error: BaseException | None) -> None:
 
 
 def _started(debugger: Debugger, watch_thread: bool = True) -> Debugger:
-    global _current
+    global _current, _latest
     late_adapters.register()
     debugger.start(watch_thread)
-    _current = debugger
+    _current, _latest = debugger, weakref.ref(debugger)
     for attachment in attachments:
         attachment.began()
     for observer in observers:

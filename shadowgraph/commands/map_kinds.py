@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from shadowgraph.commands.opening import find_finding, sought
-from shadowgraph.common.errors import UnknownBufferError, UsageError
+from shadowgraph.common.errors import NothingToDrawError, UnknownBufferError, UsageError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -93,7 +93,7 @@ def made(kind: Kind, found: Sequence[Source], args: argparse.Namespace) -> list[
     for source in found:
         try:
             maps.append((source.dump, kind.make(source, args)))
-        except (UsageError, UnknownBufferError) as error:
+        except (UsageError, UnknownBufferError, NothingToDrawError) as error:
             refused.append(error)
     if not maps and refused:
         raise refused[0]

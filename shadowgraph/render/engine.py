@@ -36,6 +36,11 @@ def script() -> str:
     return (_TEMPLATES / "filter.js").read_text("utf-8").strip()
 
 
+def source(template: str) -> str:
+    """A template as it is written, for a page that another library renders; or a style sheet."""
+    return (_TEMPLATES / template).read_text("utf-8").strip()
+
+
 def digest(text: str) -> str:
     """The hash of an inline script for a content security policy, which then blocks all other scripts."""
     return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"

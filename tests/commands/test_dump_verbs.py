@@ -245,7 +245,7 @@ def spoiler(choices: list[int], value: object) -> Callable[[dict[str, Any]], Non
 def test_nothing_was_allocated(tmp_path: Path, capsys: Capture) -> None:
     empty = str(empty_dump(tmp_path / "empty.dump"))
     assert printed(capsys, "aliases", empty) == "no two owners share bytes, as far as they have names\n"
-    assert printed(capsys, "map", empty).endswith(": 0 buffers, 0 B, 0 guarded; no findings\n")
+    assert printed(capsys, "map", empty).endswith(": 0 buffers, 0 B, 0 guarded; no findings on them\n")
     assert "findings: 0 gone, 0 new, 0 the same\n" in printed(capsys, "diff", empty, empty)
 
 

@@ -65,6 +65,7 @@ class Notebook:
 @pytest.fixture
 def notebook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Notebook]:
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path))
+    monkeypatch.setattr("shadowgraph.session._latest", None)  # of a test before
     main = sys.modules["__main__"]
     InteractiveShell.clear_instance()
     config = Config(HistoryManager={"enabled": False}, InteractiveShell={"colors": "nocolor"})
@@ -223,6 +224,37 @@ def test_lines(notebook: Notebook, tmp_path: Path) -> None:
     assert notebook.run(f"%shadowgraph map {path}").success
     assert notebook.out == f"wrote {path}\n"
     assert path.read_bytes().lstrip().startswith(b"<!DOCTYPE html>")
+
+
+def test_lines_after_a_block(notebook: Notebook) -> None:
+    watched = "with sg.debug() as dbg:\n" + "".join(f"    {line}\n" for line in OVERRUN.splitlines())
+    assert notebook.run(watched).success
+    assert notebook.run("%shadowgraph report").success
+    assert "shadowgraph: 1 finding\n" in notebook.out
+    pytest.importorskip("bokeh")
+    drawn = notebook.run("%shadowgraph map").result
+    assert [damage.code for damage in drawn.map.damages] == ["SG101"]
+    assert drawn.scripts == "inline"
+    notebook.run("with sg.debug() as other:\n    pass")
+    assert notebook.run("%shadowgraph map").result.map.damages == (), "that of the latest block"
+
+
+def test_a_report_is_shown_once(notebook: Notebook) -> None:
+    notebook.run("with sg.debug() as dbg:\n    pass")
+    summary = "shadowgraph: no findings"
+    assert notebook.run("dbg.report()").success
+    assert notebook.out.count(summary) == 1
+    assert "<Report" not in notebook.out
+    notebook.run("kept = dbg.report()\n'after it'")
+    assert notebook.out.count(summary) == 1
+    assert "after it" in notebook.out
+    notebook.run("kept")
+    assert "<Report: 0 findings, 0 notes>" in notebook.out, "printed in another cell"
+    assert "verdict" in notebook.names["kept"]._repr_html_()
+    notebook.run("dbg.report(quiet=True)")
+    assert "<Report: 0 findings, 0 notes>" in notebook.out, "and not printed at all"
+    notebook.run("import io\ndbg.report(io.StringIO())")
+    assert "<Report: 0 findings, 0 notes>" in notebook.out, "printed elsewhere"
 
 
 def test_unloading(notebook: Notebook) -> None:

@@ -13,7 +13,7 @@ from reports.page_reading import read_page
 import shadowgraph
 from shadowgraph.render.engine import _environment, harmless, render
 from shadowgraph.wrap.status.page import StatusPage
-from shadowgraph.wrap.status.tables import Table, Tile
+from shadowgraph.wrap.status.tables import Link, Table, Tile
 
 PACKAGE = Path(shadowgraph.__file__).parent
 TEMPLATES = PACKAGE / "render" / "templates"
@@ -56,9 +56,9 @@ def test_anything_but_a_number_is_made_harmless(value: object) -> None:
 
 def test_hostile_texts_stay_texts_on_the_status_page() -> None:
     def page(text: str) -> StatusPage:
-        table = Table.of("findings", ("#", text), [(1, text), (2, text)], left_out=3)
+        table = Table.of("findings", ("#", text), [(1, text), (2, Link(text, "finding/2"))], left_out=3)
         tiles = (Tile("notes", text, text), Tile("faults", text, text, "warn"))
-        return StatusPage(text, text, text, tiles, table, table, (text,), "12:00:00")
+        return StatusPage(text, True, text, text, text, tiles, text, table, table, (text,), "12:00:00")
 
     evil, plain = (read_page(render("status.html", page=page(text))) for text in (HOSTILE, "plain"))
     assert evil.tags == plain.tags

@@ -147,14 +147,22 @@ def test_in_a_browser(tmp_path: Path) -> None:
         run.until(lambda: run.metric("replays_checked_total") > 0)
         text = in_browser(run.url, tmp_path)
         memory = in_browser(run.url.rstrip("/") + "/" + re.findall('href="([^"]*)">memory map', text)[0], tmp_path)
+        page = re.findall('href="(finding/[0-9]+)"', text)[0]
+        run.until(lambda: "as the dump has it" in run.get(page))
+        finding = in_browser(run.url + page, tmp_path)
         stranger = in_browser(re.sub("[^/]+/$", "", run.url), tmp_path)
     assert "needs the token" in stranger
     assert "SG101" not in stranger
     assert '<b class="bad">1</b>findings' in text
     assert '<b class="good">on</b>checking' in text
     assert re.search(r"<td>SG101</td><td>error</td>.*8 bytes past the end of decode.page_table", text)
+    assert re.search("<h1>SG101 .*8 bytes past the end of decode.page_table", text)
     assert "decode.page_table" in memory
-    assert "SG101" in memory
+    assert f'<a href="{page}">SG101</a>' in memory, "the map leads to the finding"
+    assert '<i class="damage" style="left: ' in memory
+    assert "8 bytes past the end of decode.page_table" in finding
+    assert '<span class="changed">' in finding, "the bytes that it found"
+    assert '<div class="row hit"><div class="who"><b>decode.page_table' in finding, "and their place"
 
 
 def in_browser(url: str, tmp_path: Path) -> str:

@@ -13,7 +13,7 @@ from shadowgraph.common.errors import FindingsError, ShadowgraphError, UsageErro
 from shadowgraph.debugger import Debugger
 from shadowgraph.integrations.ipython.cells import Cell, as_its_own, compiled
 from shadowgraph.integrations.ipython.options import CellOptions, LineOptions, cell_options, line_options
-from shadowgraph.session import current, debug
+from shadowgraph.session import debug, latest
 
 _NAME = "shadowgraph"
 
@@ -37,7 +37,7 @@ class ShadowgraphMagics(Magics):  # type: ignore[misc]  # a class without types
 
         ``%shadowgraph report`` checks and reports; ``map [FILE.html] [--scripts cdn]`` shows the interactive map, or
         writes it; ``pause`` and ``resume`` switch checking off and on; ``explain [SG101]`` explains a kind of
-        finding. They ask the debugger that is active, else the last cell's.
+        finding. They ask the debugger that is active, else the last one: of a cell, or of ``with sg.debug() as dbg:``.
         """
         with _one_line():
             return self._ask(line_options(line)) if cell is None else self._watch(line, cell)
@@ -77,9 +77,12 @@ class ShadowgraphMagics(Magics):  # type: ignore[misc]  # a class without types
     def _ask(self, asked: LineOptions) -> Any:
         if asked.verb == "explain":
             return _explain(asked.what)
-        debugger = current() or self._latest
+        debugger = latest() or self._latest
         if debugger is None:
-            raise UsageError("no debugger yet: run a cell under %%shadowgraph, or call sg.install()")
+            raise UsageError(
+                "no debugger yet: run a cell under %%shadowgraph, write `with sg.debug() as dbg:` (the name keeps it "
+                "after the block), or call sg.install()"
+            )
         if asked.verb == "report":
             debugger.report()
         elif asked.verb == "map":

@@ -12,12 +12,12 @@ from shadowgraph.common.words import form, plural
 from shadowgraph.dumps.schema import Why
 from shadowgraph.render.text.shown import Reporter, said
 from shadowgraph.views.byte_dump import DumpedBuffer
-from shadowgraph.views.byte_rows import ByteCell, ByteRow, Ground, Kind
+from shadowgraph.views.byte_rows import ByteCell, ByteRow, Fate, Ground, Kind
 from shadowgraph.views.byte_values import decoded
 from shadowgraph.views.dumped_rows import ByteLine, Gap, Same, dumped_rows
 
 SCHEMA = "shadowgraph.hexdump/1"
-_CHANGED, _GUARD = "*", "|"
+_CHANGED, _GUARD, _REARMED = "*", "|", "+"
 
 
 class BytesReport(Reporter):
@@ -102,6 +102,8 @@ def _marked(cell: ByteCell) -> tuple[str, str]:
     """The sign behind a byte, and the style of both."""
     if cell.changed:
         return _CHANGED, "bold red"
+    if cell.fate is Fate.REARMED:
+        return _REARMED, "dim"
     return (_GUARD, "dim") if cell.ground is Ground.GUARD else (" ", "")
 
 
@@ -121,7 +123,11 @@ def _tail(buffer: DumpedBuffer) -> Iterator[Text]:
     if buffer.more:
         yield said(f"  {plural(buffer.more, 'more byte')} in the dump: --start and --count show them")
     if buffer.marks:
-        yield said(f"  {_CHANGED} a finding says it changed   {_GUARD} guard   .. not in the dump", "dim")
+        yield said(
+            f"  {_CHANGED} a finding says it changed   {_REARMED} so, and armed again since   {_GUARD} guard   "
+            ".. not in the dump",
+            "dim",
+        )
 
 
 def byte_notes(buffer: DumpedBuffer) -> Iterator[str]:

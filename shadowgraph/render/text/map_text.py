@@ -61,7 +61,7 @@ def _counts(memory: MemoryMap) -> str:
     buffers = memory.buffers
     guarded = sum(buffer.tail_guard > 0 for buffer in buffers)
     total = sum(buffer.nbytes for buffer in buffers)
-    found = plural(len(memory.damages), "finding") if memory.damages else "no findings"
+    found = plural(len(memory.damages), "finding") if memory.damages else "no findings on them"
     return f"{plural(len(buffers), 'buffer')}, {size(total)}, {guarded:,} guarded; {found}"
 
 

@@ -58,8 +58,7 @@ class WritesReport(Reporter):
 def _map(each: DumpedWrites, limit: int) -> Iterator[Text]:
     map = each.map
     buffers = map.memory.buffers
-    marked = plural(len(map.marks), "finding") if map.marks else "no findings"
-    counts = f"{plural(len(map.nodes), 'node')}, {plural(len(buffers), 'buffer')}; {marked}"
+    counts = f"{plural(len(map.nodes), 'node')}, {plural(len(buffers), 'buffer')}; {map.counted}"
     yield said(f"writes of {map.graph} of process {each.pid}: {counts}", "bold")
     if map.unread:
         yield said(f"  launches, since the nodes are not known: {map.unread}", "dim")
