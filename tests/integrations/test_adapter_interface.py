@@ -150,7 +150,7 @@ def test_a_plan_that_reached_other_memory_is_named_and_a_fixed_one_is_silent(ada
         graph.replay()
         (found,) = debugger.check()
         assert (found.code, found.replay, found.batch) == ("SG108", 2, batches[2])
-        assert found.buffer.name == "planner.table"
+        assert found.buffer.name == "captured", "the variable that leads there still"
         assert heard[0] == "SG108"
         end()
         before = len(heard)

@@ -77,6 +77,7 @@ def test_its_fixed_twins_refresh_in_place_or_capture_again(debugger: sg.Debugger
         backend.other = torch.zeros(8, dtype=torch.int32)
     backend.wrappers[3]._paged_kv_indptr_buf = backend.other[:4]
     backend.plan(3, [1, 1, 1], backend.other)
+    backend.graphs[3].reset()
     with sg.host_graph(backend.graphs[3]):
         backend.wrappers[3].run()
     for lens in ([4, 5, 6], [7, 5, 9]):

@@ -27,7 +27,7 @@ from notebook_running import (  # noqa: E402
     store,
 )
 
-CLEAN = "shadowgraph: no findings; 100 % of graph-written bytes guarded exactly, 0 records dropped"
+CLEAN = "shadowgraph: no findings\ncoverage: guarded exactly against out-of-bounds writes: "
 GUARDED = "buffers of the graph without guards: 0"
 
 
@@ -58,7 +58,7 @@ CLAIMS = {
                 "SG109 invariant broken",
                 "rule       nondecreasing: [5] = 25 after [4] = 64",
                 "confidence medium",
-                "shadowgraph: 3 findings; 100 %",
+                "shadowgraph: 3 findings\ncoverage: ",
             ],
             "run-protected": ["SG102 replay 1 node 1 aten.copy_.default high"],
             "run-locate": [
@@ -91,9 +91,9 @@ CLAIMS = {
                 "bytes      1536 to 1567 of a 1,536-byte buffer, 32 changed; starts 0 bytes past the end",
                 "culprit    triton fill_kv_indices, grid 3x2x4, defined at In[2]:",
                 "(confirmed)",
-                "row 2 is 128 wide; 8 entries beyond it, into past the end; 0 lost",
+                "row 2 is 128 wide; 8 entries beyond it, past the end of the buffer",
                 "974 975 976 977  was",
-                "shadowgraph: 1 finding; 100 %",
+                "shadowgraph: 1 finding\ncoverage: ",
             ],
             "nodes": [
                 "aten.embedding.default {'weight': 'draft.embedding', 'indices': 'draft.draft_tokens'",
@@ -117,11 +117,11 @@ CLAIMS = {
                 "SG101 out-of-bounds write: set_page_table wrote 4 bytes past the end of fa3.page_table",
                 "(int32[4, 2], 32 bytes) while preparing replay 2 of",
                 "bytes      32 to 35 of a 32-byte buffer, 4 changed; starts 0 bytes past the end",
-                "row 0 is 2 wide; 1 entries beyond it, into row 1; 1 lost",
-                "row 3 is 2 wide; 1 entries beyond it, into past the end; 0 lost",
+                "row 0 is 2 wide; 1 entry beyond it, into row 1; 1 entry lost",
+                "row 3 is 2 wide; 1 entry beyond it, past the end of the buffer",
                 "read by",
                 "66 00 00 00",
-                "shadowgraph: 1 finding; 100 %",
+                "shadowgraph: 1 finding\ncoverage: ",
             ],
             "run-scatter": [
                 "without a debugger: index 2 is out of bounds for dimension 1 with size 2",
@@ -151,7 +151,7 @@ CLAIMS = {
                 "culprit    aten.copy_.default (candidate)",
                 "refreshed  rows 0 to 1",
                 "unlike     decode.seq_lens, which was written there for this replay",
-                "shadowgraph: 3 findings; 100 %",
+                "shadowgraph: 3 findings\ncoverage: ",
             ],
             "run-declared": ["SG103 decode.req_pool_indices [(2, 3, 1)]", "SG103 decode.positions [(2, 3, 1)]"],
             "run-watch": ["aten.copy_.default bytes 0 to 15 in prepare"],
@@ -177,7 +177,7 @@ CLAIMS = {
                 "alias      aiter.unified.page_table is aiter.kv_indices.view(2, 4)",
                 "103 104 ",
                 "watch out_cache_loc: 3 changes",
-                "shadowgraph: 1 finding; 100 %",
+                "shadowgraph: 1 finding\ncoverage: ",
             ],
             "run-fixed": [
                 CLEAN,

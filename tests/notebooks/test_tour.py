@@ -20,7 +20,7 @@ OF_CELL = {
         "SG101 out-of-bounds write: fill_kv_indices wrote 864 bytes past the end of draft.kv_indices",
         "while preparing replay 1 of",
         "triton fill_kv_indices, grid 3x2x4",
-        "row 1 is 128 wide; 208 entries beyond it, into row 2, past the end; 208 lost",
+        "row 1 is 128 wide; 208 entries beyond it, into row 2 and past the end of the buffer; 208 entries lost",
         "next by address: draft.positions",
         "43 1 2 3",
         "1 finding",

@@ -184,7 +184,7 @@ def test_a_name_outlives_its_owner_in_a_damaged_buffer() -> None:
         _fill[(1,)](kept, 0, 9, BLOCK=16)
         [finding] = dbg.check()
         made = MemoryMap.of(dbg)
-        dbg.name("lost", object())
+        dbg.name("lost", _Owner())  # it may hold some later
         later = MemoryMap.of(dbg)
     for one in (made, later):
         assert one.buffers[one.damages[0].buffer].names == finding.buffer.names == ("lost.short_lived",)

@@ -10,7 +10,10 @@ NOTHING_LOADED = """
 
     def test_nothing_is_loaded(request):
         ours = {name for name in sys.modules if name.partition(".")[0] == "shadowgraph"}
-        common = ("", ".errors", ".html_repr", ".late_adapters", ".late_kinds", ".option_kinds", ".options", ".version")
+        common = (
+            *("", ".errors", ".html_repr", ".late_adapters", ".late_kinds"),
+            *(".option_kinds", ".options", ".suggestions", ".version"),
+        )
         facade = {"shadowgraph", *(f"shadowgraph.common{each}" for each in common)}
         ours = {name.removeprefix("shadowgraph.integrations") for name in ours - facade}
         assert ours == {"", ".pytest", ".pytest.plugin"}

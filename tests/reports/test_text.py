@@ -58,8 +58,8 @@ def row(said: str, label: str) -> list[str]:
         (
             "rows",
             [
-                "row 0 is 128 wide; 16 entries beyond it, into row 1; 12 lost",
-                "row 2 is 128 wide; 12 entries beyond it, into past the end; 0 lost",
+                "row 0 is 128 wide; 16 entries beyond it, into row 1; 12 entries lost",
+                "row 2 is 128 wide; 12 entries beyond it, past the end of the buffer",
             ],
         ),
         ("read by", ["graph#1 node 4 aten.sum at /srv/app/model.py:33"]),
@@ -81,7 +81,9 @@ def test_the_verdict_comes_first_and_again_as_a_summary() -> None:
 
 def test_rows_say_what_was_hit() -> None:
     said = text(altered(rows=(RowOverrun(2, 1024, 1300, 0, (3, 4), 4),), buffer__shape=(512,)))
-    assert row(said, "rows") == ["row 2 is 1,024 wide; 1,300 entries beyond it, into row 3, past the end; 0 lost"]
+    assert row(said, "rows") == [
+        "row 2 is 1,024 wide; 1,300 entries beyond it, into row 3 and past the end of the buffer"
+    ]
 
 
 def test_the_bytes_around_the_damage() -> None:

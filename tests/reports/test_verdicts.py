@@ -165,7 +165,7 @@ def test_dangling(facts: DanglingDetail | None, said: str) -> None:
         ),
         (None, "rows of {} hold what they held in an older replay"),
     ],
-    ids=["one", "several", "many", "made up", "dumped without"],
+    ids=["one stretch", "one row", "several", "many", "made up", "dumped without"],
 )
 def test_stale_rows(facts: StaleRowsDetail | None, said: str) -> None:
     finding = altered(code="SG103", bytes=bytes_at(8, 31, None), detail=facts)

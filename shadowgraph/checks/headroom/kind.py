@@ -42,7 +42,7 @@ class HeadroomKind(FindingKind):
         if not isinstance(detail, HeadroomDetail):
             return f"{buffer} fills up"
         held = f"it held {detail.used:,} of {detail.capacity:,} entries{' of a row' if detail.by_row else ''}"
-        row = f"row {detail.row} of " if detail.row is not None else ""
+        row = f"row {detail.row} of " if detail.row is not None and not finding.buffer.view else ""
         return f"{row}{buffer} will overflow {_where(detail.forecast)}; {held}"
 
     def rows(self, finding: Finding) -> Iterable[Row]:

@@ -15,7 +15,7 @@ from shadowgraph.checks.kind import FindingKind, Row
 from shadowgraph.checks.out_of_bounds import CODE
 from shadowgraph.checks.out_of_bounds.facts import OverrunDetail, overrun_of
 from shadowgraph.checks.verdicts import changed_bytes, named, when, who
-from shadowgraph.common.words import form, plural
+from shadowgraph.common.words import entries, form, listed, plural
 from shadowgraph.model.findings import Finding, Severity
 from shadowgraph.model.guards import Side
 from shadowgraph.model.kinds import Detail
@@ -74,7 +74,7 @@ class OutOfBoundsKind(FindingKind):
             far = plural(max(-facts.first, overrun_of(finding).furthest), "byte")
             return f"{who(finding)} wrote {most}{far} before the start of {buffer}{_on_the_way(finding)}"
         if facts.side is Side.ROW:
-            return _past_the_width(finding, buffer)
+            return _past_the_width(finding, buffer, most)
         if facts.side is None:
             given = "outside the view that it was given" if finding.severity is Severity.ERROR else "beyond its view"
             return f"{who(finding)} wrote bytes [{facts.first:,}, {facts.last:,}] of {buffer}, {given},"
@@ -99,8 +99,9 @@ class OutOfBoundsKind(FindingKind):
     def rows(self, finding: Finding) -> Iterable[Row]:
         rows = overrun_of(finding).rows
         for row in rows[:_ROWS]:
-            hit = ", ".join("past the end" if r >= row.rows else f"row {r}" for r in row.into)
-            beyond = f"{row.written_past:,} entries beyond it, into {hit}; {row.lost:,} lost"
+            into = [f"into row {r}" if r < row.rows else "past the end of the buffer" for r in row.into]
+            lost = f"; {entries(row.lost)} lost" if row.lost else ""
+            beyond = f"{entries(row.written_past)} beyond it, {listed(into)}{lost}"
             yield "rows", f"row {row.row} is {row.width:,} wide; {beyond}"
         if len(rows) > _ROWS:
             yield "", f"... and {len(rows) - _ROWS} more rows"
@@ -134,11 +135,10 @@ class OutOfBoundsKind(FindingKind):
         yield GivenViews(context)
 
 
-def _past_the_width(finding: Finding, buffer: str) -> str:
+def _past_the_width(finding: Finding, buffer: str, most: str) -> str:
     lost = sum(row.lost for row in overrun_of(finding).rows)
     return (
-        f"{who(finding)} wrote past the width of {_rows(finding)} of {buffer} into the next; "
-        f"{lost:,} {'entry' if lost == 1 else 'entries'} lost"
+        f"{who(finding)} wrote past the width of {_rows(finding)} of {buffer} into the next; {most}{entries(lost)} lost"
     )
 
 
