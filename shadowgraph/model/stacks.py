@@ -5,6 +5,7 @@ Any thread. The caches have no lock: two threads may at worst compute the same e
 
 from __future__ import annotations
 
+import linecache
 import os
 import re
 import sys
@@ -25,6 +26,7 @@ _CORE = "IPython.core.getipython"
 # Files that inductor generates, in its folder or TORCHINDUCTOR_CACHE_DIR: a hash, in a folder named by its start.
 _COMPILED = re.compile(r"torchinductor_|[/\\]([a-z2-7]{2})[/\\]c\1[a-z2-7]{49}\.py$")
 _CELL = re.compile(r"In\[(\d{1,9})\]")
+_MAGIC_CALL = "get_ipython().run_cell_magic("  # what IPython makes of a cell that starts with `%%`
 _skip_cache: dict[str, bool] = {}
 _CODES = 8192  # functions whose lines are remembered
 _known: dict[int, tuple[CodeType, dict[int, Frame] | None]] = {}  # by the code's id; None for library code
@@ -128,13 +130,40 @@ def cell_label(filename: str) -> str | None:
 
 
 def cell_source(label: str) -> str | None:
-    """The text of the notebook cell with a label such as ``In[3]``; None for anything else."""
+    """The Python text of the notebook cell with a label such as ``In[3]``, with the line numbers of its frames.
+
+    Empty where the running shell does not know the cell; None for anything but a label in a notebook. Not cached, as
+    the label is not: caches above go by the text.
+    """
     shell, number = _shell(), _CELL.fullmatch(label)
     if shell is None or number is None:
         return None
-    cells, place = shell.user_ns.get("In"), int(number[1])
-    known = cells[place] if isinstance(cells, list) and place < len(cells) else ""
-    return known if isinstance(known, str) else ""
+    return _compiled_text(label) or _entered_text(shell, int(number[1]))
+
+
+def _compiled_text(label: str) -> str:
+    """What was compiled last under a label: for a cell magic, the code that it ran and not the call of the magic."""
+    found = ""
+    for name in [*linecache.cache]:  # a copy: another thread may run a cell
+        text = "".join(linecache.getlines(name)) if cell_label(name) == label else ""
+        found = text if text and not text.startswith(_MAGIC_CALL) else found
+    return _without_magic(found)
+
+
+def _entered_text(shell: Any, number: int) -> str:
+    """The text of a cell that the shell remembers by another number, since it ran again."""
+    cells = shell.user_ns.get("In")
+    known = cells[number] if isinstance(cells, list) and number < len(cells) else ""
+    if not isinstance(known, str) or not known.startswith(_MAGIC_CALL):
+        return known if isinstance(known, str) else ""
+    entered = shell.history_manager.input_hist_raw
+    text = entered[number].lstrip("\n") if number < len(entered) else ""
+    return _without_magic(text)
+
+
+def _without_magic(text: str) -> str:
+    """The text with an empty line in place of ``%%shadowgraph``, which is no Python."""
+    return text[text.index("\n") :] if text.startswith("%%") and "\n" in text else text
 
 
 def is_machinery(filename: str) -> bool:

@@ -22,7 +22,7 @@ import torch
 from shadowgraph.model.buffers import Buffer
 from shadowgraph.model.owners import Owner
 from shadowgraph.model.ranges import RangeIndex
-from shadowgraph.model.stacks import is_machinery
+from shadowgraph.model.stacks import cell_label, is_machinery
 from shadowgraph.tracking.aliases import NameBook
 from shadowgraph.tracking.names import WalkResult, walk
 from shadowgraph.tracking.pool_watch import Sight, borrowers
@@ -177,7 +177,13 @@ def _frames(buffers: list[Buffer]) -> list[FrameType]:
             frame = frame.f_back
     del own, innermost  # this frame: a cycle would keep the variables of every caller alive
     led = {(at.file, at.function) for buffer in buffers for at in buffer.stack}
-    return sorted(frames, key=lambda frame: (frame.f_code.co_filename, frame.f_code.co_name) not in led)
+    return sorted(frames, key=lambda frame: _place(frame) not in led)
+
+
+def _place(frame: FrameType) -> tuple[str, str]:
+    """A frame's file and function, as stacks have them."""
+    code = frame.f_code
+    return cell_label(code.co_filename) or code.co_filename, code.co_name
 
 
 _OWNERS = 3  # references to a frame's copy of its variables: the frame, `snapshot`, and the call of `getrefcount`

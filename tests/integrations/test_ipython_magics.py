@@ -269,3 +269,91 @@ def test_shadowgraph_itself_needs_no_ipython() -> None:
     env = {**os.environ, "PYTHONPATH": os.path.dirname(os.path.dirname(sg.__file__))}
     done = warm.run([sys.executable, "-c", code], env)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+SAMPLER = """\
+import torch
+class Sampler:
+    def __init__(self):
+        self.noise = torch.randn(16)
+        self.x = torch.zeros(16)
+        self.graph = sg.HostGraph()
+    def capture(self):
+        with sg.host_graph(self.graph):
+            self.out = torch.tanh(self.x + self.noise)
+    def run(self, steps):
+        for step in range(steps):
+            {refresh}
+            self.graph.replay()
+"""
+REBINDS, COPIES = "self.noise = torch.randn(16)", "self.noise.copy_(torch.randn(16))"
+USES = "s = Sampler(); first = s.noise\ns.capture(); s.run(8)"
+MODULE_LEVEL = """\
+noise = torch.randn(4); kept = noise
+graph = sg.HostGraph()
+with sg.host_graph(graph):
+    out = noise * 2
+for step in range(5):
+    {refresh}
+    graph.replay()
+"""
+
+
+def codes(notebook: Notebook) -> list[str]:
+    return [finding.code for finding in notebook.names["dbg"].findings]
+
+
+@pytest.mark.parametrize("indented", [False, True], ids=["magic", "block"])
+@pytest.mark.parametrize(("refresh", "expected"), [(REBINDS, ["SG108"]), (COPIES, [])], ids=["rebound", "in-place"])
+def test_code_of_a_cell_is_read_as_that_of_a_file(
+    notebook: Notebook, refresh: str, expected: list[str], indented: bool
+) -> None:
+    assert notebook.run(SAMPLER.format(refresh=refresh)).success
+    block = "with sg.debug() as dbg:\n" + "".join(f"    {line}\n" for line in USES.splitlines())
+    assert notebook.run(block if indented else f"%%shadowgraph\n{USES}").success
+    assert codes(notebook) == expected
+    if expected:
+        (finding,) = notebook.names["dbg"].findings
+        assert finding.culprit.launched_source == REBINDS
+
+
+@pytest.mark.parametrize(
+    ("refresh", "expected"),
+    [("noise = torch.randn(4)", ["SG108"]), ("noise.copy_(torch.randn(4))", [])],
+    ids=["rebound", "in-place"],
+)
+def test_code_below_the_magic_is_read_too(notebook: Notebook, refresh: str, expected: list[str]) -> None:
+    assert notebook.run(f"%%shadowgraph\nimport torch\n%alias_magic t timeit\n{MODULE_LEVEL.format(refresh=refresh)}")
+    assert codes(notebook) == expected
+    if expected:
+        assert notebook.names["dbg"].findings[0].culprit.launched_source == refresh
+
+
+def test_a_cell_that_changed_is_read_anew(notebook: Notebook) -> None:
+    for refresh, expected in ((REBINDS, ["SG108"]), (COPIES, []), (REBINDS, ["SG108"])):
+        assert notebook.run(SAMPLER.format(refresh=refresh)).success
+        assert notebook.run(f"%%shadowgraph\n{USES}").success
+        assert codes(notebook) == expected
+
+
+def test_the_text_of_a_cell(notebook: Notebook) -> None:
+    from shadowgraph.model.stacks import cell_source
+
+    def latest() -> str | None:
+        return cell_source(f"In[{notebook.shell.execution_count - 1}]")
+
+    notebook.run("%%shadowgraph\n\nx = 1\n%shadowgraph pause")
+    first, text = f"In[{notebook.shell.execution_count - 1}]", latest()
+    assert text is not None
+    assert text.splitlines()[:3] == ["", "", "x = 1"]
+    assert "%" not in text.partition("run_line_magic")[0], "Python"
+    notebook.run("%%shadowgraph\n\nx = 1\n%shadowgraph pause")
+    again = cell_source(first)
+    assert again is not None
+    assert again.splitlines()[2] == "x = 1", "though the code goes by another number now"
+    reads = "import inspect\nfrom shadowgraph.model.stacks import cell_label, cell_source"
+    reads += "\nread = cell_source(cell_label(inspect.currentframe().f_code.co_filename))"
+    notebook.run(f"%%capture\n{reads}")
+    assert notebook.names["read"] == f"{reads}\n", "lines are counted below another magic"
+    assert cell_source("In[99]") == ""
+    assert cell_source(__file__) is None

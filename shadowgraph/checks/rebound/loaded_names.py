@@ -2,7 +2,8 @@
 
 A name is a chain: ``("self", ".metadata", ".page_table")`` for ``self.metadata.page_table``, ``("x",)`` for a variable,
 ``["ids"]`` for a constant key, ``[]`` for any other, ``?`` for a start that has no name, such as a call. Sources come
-from `linecache`; no code runs. Any thread; a race computes an entry twice.
+from `linecache`, those of notebook cells from the shell; no code runs. Caches go by a source's text, since the label of
+a cell may stand for another one later. Any thread; a race computes an entry twice.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from shadowgraph.model.stacks import Stack
+from shadowgraph.model.stacks import Stack, cell_source
 
 _LARGEST = 20_000  # lines of a file that is parsed
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -56,8 +57,13 @@ def _mentions(file: str, name: Chain) -> bool:
     return any(word in text for word in words)
 
 
-@lru_cache(maxsize=32)
 def _text(file: str) -> str:
+    cell = cell_source(file)
+    return _text_of_file(file) if cell is None else cell
+
+
+@lru_cache(maxsize=32)
+def _text_of_file(file: str) -> str:
     return "".join(linecache.getlines(file))
 
 
@@ -91,10 +97,14 @@ def _holds(load: Chain, container: Chain) -> bool:
     return _ends_alike(load, container) or _ends_alike(shorter, container)
 
 
-@lru_cache(maxsize=256)
 def loads_in(file: str, line: int, function: str) -> tuple[Load, ...]:
     """The names that the function around a line loads; empty where its source is not found."""
-    place = _block(file, line, function) or _within(file, line, function)
+    return _loads_around(_text(file), line, function)
+
+
+@lru_cache(maxsize=256)
+def _loads_around(text: str, line: int, function: str) -> tuple[Load, ...]:
+    place = _block(text, line, function) or _within(text, line, function)
     if place is None:
         return ()
     body, shift = place
@@ -103,10 +113,10 @@ def loads_in(file: str, line: int, function: str) -> tuple[Load, ...]:
     return tuple(Load(each.chain, each.first + shift, each.last + shift) for each in found)
 
 
-def _block(file: str, line: int, function: str) -> tuple[ast.AST, int] | None:
+def _block(text: str, line: int, function: str) -> tuple[ast.AST, int] | None:
     """A function, parsed without the rest of its file, which may be long, and the lines before it. None where its first
     or last line is not easily found."""
-    lines, head = linecache.getlines(file), re.compile(rf"(\s*)(async\s+)?def\s+{re.escape(function)}\b")
+    lines, head = text.splitlines(keepends=True), re.compile(rf"(\s*)(async\s+)?def\s+{re.escape(function)}\b")
     for first in range(min(line, len(lines)) - 1, -1, -1):
         found = head.match(lines[first])
         if found is not None:
@@ -119,16 +129,16 @@ def _block(file: str, line: int, function: str) -> tuple[ast.AST, int] | None:
 
 def _indented(lines: list[str], indent: int) -> Iterator[str]:
     """A block's first line, and the lines below that belong to it by their indentation."""
-    for number, text in enumerate(lines):
-        bare = text.strip()
-        if number and bare and bare[0] not in ")]}#" and len(text) - len(text.lstrip()) <= indent:
+    for number, line in enumerate(lines):
+        bare = line.strip()
+        if number and bare and bare[0] not in ")]}#" and len(line) - len(line.lstrip()) <= indent:
             return
-        yield text
+        yield line
 
 
-def _within(file: str, line: int, function: str) -> tuple[ast.AST, int] | None:
+def _within(text: str, line: int, function: str) -> tuple[ast.AST, int] | None:
     """The same, from the whole file."""
-    tree = _parsed(file)
+    tree = _parsed(text)
     around = [each for each in ast.walk(tree) if isinstance(each, _Function) and _is_at(each, line)] if tree else []
     named = [each for each in around if each.name == function]
     body: ast.AST | None = max(named, key=lambda each: each.lineno, default=None)
@@ -138,9 +148,8 @@ def _within(file: str, line: int, function: str) -> tuple[ast.AST, int] | None:
 
 
 @lru_cache(maxsize=32)
-def _parsed(file: str) -> ast.Module | None:
-    lines = linecache.getlines(file)
-    return _parsed_text("".join(lines)) if 0 < len(lines) <= _LARGEST else None
+def _parsed(text: str) -> ast.Module | None:
+    return _parsed_text(text) if 0 < text.count("\n") + 1 <= _LARGEST else None
 
 
 def _parsed_text(text: str) -> ast.Module | None:
