@@ -19,7 +19,7 @@ from shadowgraph.adapter_interface import AdapterInterface
 from shadowgraph.common import finalizer_safe_lock, interrupts
 from shadowgraph.common.errors import FindingsError, UnknownBufferError, UsageError
 from shadowgraph.common.finalizer_safe_lock import weak_callback
-from shadowgraph.common.html_repr import printed, register_namer
+from shadowgraph.common.html_repr import displayed, printed, register_namer
 from shadowgraph.common.internal_errors import error_barrier, internal_errors
 from shadowgraph.common.option_kinds import shown
 from shadowgraph.common.settings import Settings
@@ -459,18 +459,18 @@ class Debugger(Declarations, LiveDebugger):
         return self.findings
 
     def report(self, file: IO[str] | None = None, quiet: bool = False) -> Report:
-        """Check now and print the report.
+        """Check now and show the report: as HTML in a notebook, elsewhere printed.
 
         Parameters
         ----------
         file, quiet
-            Where to print; standard output by default. With `quiet` nothing is printed.
+            Where to print; standard output by default. With `quiet` nothing is shown.
 
         Returns
         -------
         Report
-            Data only: it may be kept after the debugger has stopped. Notebooks show it as HTML, except as the value
-            of the cell that printed it.
+            Data only: it may be kept after the debugger has stopped. Notebooks show it as HTML, too; as the value or
+            the argument where this call stands it is not shown a second time.
 
         Raises
         ------
@@ -483,7 +483,8 @@ class Debugger(Declarations, LiveDebugger):
             self.check()
         made = Report(self.facts())
         if not quiet:
-            made.print(file)
+            if file is not None or not displayed(made):
+                made.print(file)
             if file is None:
                 printed(made)
         return made

@@ -5,13 +5,14 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 import sys
 import weakref
 from collections.abc import Callable
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
-__all__ = ["BufferNamer", "HtmlRepr", "namer_of", "printed", "register_namer"]
+__all__ = ["BufferNamer", "HtmlRepr", "displayed", "namer_of", "printed", "register_namer", "shows_html"]
 
 
 def _plain(thing: object) -> str | None:
@@ -24,32 +25,55 @@ renderer: Callable[[object], str | None] = _plain  # set by the package
 class HtmlRepr:
     """Gives a class the HTML of `renderer`, made only when a notebook asks for it.
 
-    A terminal still prints the class's own `repr`. An object that a cell has printed is not shown again as the cell's
-    value (see `printed`).
+    A terminal still prints the class's own `repr`. What a call has shown in a cell is not shown a second time as the
+    argument or the value that the call made (see `printed`); later it is.
     """
 
     __slots__ = ()
 
     def _ipython_display_(self) -> None:
-        """Show nothing in the cell that printed the object; elsewhere leave it to IPython."""
+        """Show nothing where the call that made the object has shown it just now; elsewhere leave it to IPython."""
         cell = _cell()
         if cell is None or getattr(self, "_printed_in", None) != cell:
             raise NotImplementedError
+        self._printed_in = None  # type: ignore[misc]  # as in `printed`
 
     def _repr_html_(self) -> str | None:
         """A fragment without scripts and external parts, or None where the `repr` is the best display."""
         return renderer(self)
 
 
+def shows_html() -> bool:
+    """Whether output of the running program is shown by a notebook: there is a shell that displays HTML, and standard
+    output leads to it, not to a terminal, a pipe, a file or a variable."""
+    formatter = getattr(_shell(), "display_formatter", None)
+    plain = isinstance(sys.stdout, io.StringIO | io.TextIOWrapper) or sys.stdout is None
+    return formatter is not None and "text/html" in formatter.active_types and not plain
+
+
+def displayed(thing: HtmlRepr) -> bool:
+    """Show an object as a notebook does; returns False, and shows nothing, where there is none."""
+    if not shows_html():
+        return False
+    from IPython.display import display  # there is one: a shell of it runs
+
+    display(thing)
+    return True
+
+
 def printed(thing: HtmlRepr) -> None:
-    """An object was printed: as the value of the notebook cell that runs now it would be shown twice."""
-    thing._printed_in = _cell()  # type: ignore[attr-defined]  # not of the classes with slots, which print nothing
+    """A call has shown the object that it returns: as that call's value the same cell would show it twice."""
+    thing._printed_in = _cell()  # type: ignore[misc]  # not of the classes with slots, which print nothing
+
+
+def _shell() -> Any:
+    package = sys.modules.get("IPython")
+    return package.get_ipython() if package is not None and hasattr(package, "get_ipython") else None
 
 
 def _cell() -> tuple[int, int] | None:
     """The shell and the number of the running cell; None outside of IPython."""
-    package = sys.modules.get("IPython")
-    shell = package.get_ipython() if package is not None and hasattr(package, "get_ipython") else None
+    shell = _shell()
     return (id(shell), shell.execution_count) if shell is not None else None
 
 

@@ -8,7 +8,7 @@ from typing import IO
 from rich.text import Text
 
 from shadowgraph.common.console import console
-from shadowgraph.common.html_repr import HtmlRepr
+from shadowgraph.common.html_repr import HtmlRepr, shows_html
 from shadowgraph.common.internal_errors import PROGRAMS_RULE
 from shadowgraph.common.source_paths import at
 from shadowgraph.common.words import form, plural
@@ -51,6 +51,10 @@ class Report(HtmlRepr):
 
     def __str__(self) -> str:
         return "".join(f"{line.plain}\n" for line in lines(self.facts))
+
+    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, str]:
+        """The whole text beside the HTML, for what shows or exports a notebook without it."""
+        return {"text/plain": str(self)} if shows_html() else {}
 
     def __repr__(self) -> str:
         return f"<Report: {plural(len(self.facts.findings), 'finding')}, {plural(len(self.facts.notes), 'note')}>"
