@@ -113,7 +113,9 @@ class Debugger(Declarations, LiveDebugger):
             When another debugger is active in this process.
         """
         if any(isinstance(listener, Monitor) for listener in listeners):
-            raise UsageError("a debugger is active already; stop it, or use that one (shadowgraph.current())")
+            raise UsageError(
+                "a debugger is active already: use that one, shadowgraph.current(), or end it: shadowgraph.uninstall()"
+            )
         self._faults_before = internal_errors.counts
         self._stepped_aside = begin_count()
         interrupts.install()
@@ -352,8 +354,9 @@ class Debugger(Declarations, LiveDebugger):
             For an object that cannot hold tensors: a number, a string, None, a class; and for one that holds none and
             is not walked again, such as a list of numbers.
         UsageError
-            For a name that is no text.
+            For a name that is no text, and when the debugger does not watch.
         """
+        self._require_watching("name")
         if not isinstance(name, str) or not name:
             raise UsageError(f"name() takes a name as text, then the object, not {shown(name)} first")
         found = name_owner(self._work, name, owner)
@@ -379,8 +382,7 @@ class Debugger(Declarations, LiveDebugger):
         if now:
             self._work.name_search.name_rest(self.buffers)
 
-    @contextmanager
-    def prepare(self, graph: HostGraph | torch.cuda.CUDAGraph | None = None) -> Iterator[None]:
+    def prepare(self, graph: HostGraph | torch.cuda.CUDAGraph | None = None) -> AbstractContextManager[None]:
         """Mark host code that refreshes the inputs of a graph's coming replay.
 
         Optional: unmarked code is recognised by the memory that it touches. Entry and exit check guards.
@@ -389,9 +391,17 @@ class Debugger(Declarations, LiveDebugger):
         ----------
         graph
             The graph that replays next; None when it is not known.
+
+        Raises
+        ------
+        UsageError
+            When the debugger does not watch, and for something that is no graph.
         """
         self._require_watching("prepare")
-        model = model_of(graph)
+        return self._prepare(model_of(graph))
+
+    @contextmanager
+    def _prepare(self, model: Graph | None) -> Iterator[None]:
         self._work.flush("prepare_begin")
         block = self._work.preparing.begin(model)
         try:
@@ -454,7 +464,14 @@ class Debugger(Declarations, LiveDebugger):
         return Findings(self._work.inferred.notes)
 
     def check(self) -> Findings:
-        """Check guards and declared rules now, and return all findings so far."""
+        """Check guards and declared rules now, and return all findings so far.
+
+        Raises
+        ------
+        UsageError
+            When the debugger does not watch: nothing could be checked. `findings` has those that were made.
+        """
+        self._require_watching("check")
         self._work.recheck()
         return self.findings
 

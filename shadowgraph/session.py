@@ -9,7 +9,7 @@ import atexit
 import sys
 import weakref
 from contextlib import AbstractContextManager, ContextDecorator
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 from shadowgraph.common import late_adapters
 from shadowgraph.common.errors import ShadowgraphError, UsageError
@@ -73,12 +73,18 @@ class DebugBlock(AbstractContextManager[Debugger], ContextDecorator):
         debugger, self._debugger = self._debugger, None
         _end(debugger)
 
+    def __getattr__(self, name: str) -> NoReturn:
+        hint = ""
+        if not name.startswith("_") and hasattr(Debugger, name):
+            hint = f"; the debugger has it, which the block gives: with shadowgraph.debug() as dbg: dbg.{name}"
+        raise AttributeError(f"a debug() block has no {name!r}{hint}", name=name, obj=self)
+
     def __repr__(self) -> str:
         options = ", ".join(f"{name}={shown(value)}" for name, value in self._options.items())
         return f"<debug({options}): {'not entered' if self._debugger is None else 'entered'}>"
 
 
-def debug(**options: Any) -> DebugBlock:
+def debug(*unnamed: object, **options: Any) -> DebugBlock:
     """Watch graphs inside a ``with`` block.
 
     Parameters
@@ -90,13 +96,20 @@ def debug(**options: Any) -> DebugBlock:
     -------
     DebugBlock
         For ``with debug() as debugger``; the `Debugger` stays readable after the block. It may be entered again, which
-        starts a new debugger, and decorates a function as well. To enter it raises `UsageError` for an unknown option,
-        and when a debugger is active already; with ``sync`` the block raises `FindingsError` at the first finding.
+        starts a new debugger, and decorates a function as well. To enter it raises `UsageError` when a debugger is
+        active already; with ``sync`` the block raises `FindingsError` at the first finding.
+
+    Raises
+    ------
+    UsageError
+        For an unknown option, a value that does not fit, and an option without its name.
     """
+    _require_named(unnamed, "debug")
+    Settings.from_environment().with_options(**options)  # entering reads them again: the environment may change
     return DebugBlock(options)
 
 
-def install(**options: Any) -> Debugger:
+def install(*unnamed: object, **options: Any) -> Debugger:
     """Watch from here to the end of the process, or to `uninstall`.
 
     Installing twice returns the active debugger when no options are given.
@@ -116,6 +129,7 @@ def install(**options: Any) -> Debugger:
     UsageError
         For an unknown option, or for options when a debugger is active already.
     """
+    _require_named(unnamed, "install")
     if _current is not None and not options:
         return _current
     debugger = _begin(options)
@@ -161,11 +175,20 @@ def detach(debugger: Debugger) -> None:
     debugger.abandon()
 
 
+def _require_named(unnamed: tuple[object, ...], function: str) -> None:
+    if unnamed:
+        raise UsageError(
+            f'{function}() takes options by name, such as {function}(backend="host"), and was given {shown(unnamed[0])}'
+        )
+
+
 def _begin(options: dict[str, Any]) -> Debugger:
     settings = Settings.from_environment().with_options(**options)
     if _current is not None:
         if _current is not _modest:
-            raise UsageError("a debugger is active already; use shadowgraph.current()")
+            raise UsageError(
+                "a debugger is active already: use that one, shadowgraph.current(), or end it: shadowgraph.uninstall()"
+            )
         _end(_current)
     return _started(Debugger(settings))
 

@@ -141,7 +141,9 @@ def test_the_sentence_at_the_end_of_a_report() -> None:
     assert Coverage(100, 63, (), 1).sentence() == f"{whole}; 1 record dropped"
     assert "; 1 buffer that graphs use has no guards; " in Coverage(100, 63, (), 0, 1).sentence()
     assert "; 2,000 buffers that graphs use have no guards; " in Coverage(100, 63, (), 0, 2000).sentence()
-    assert Coverage(0, 0, (), 2).sentence() == "no graph wrote anything yet; 2 records dropped"
+    assert (
+        Coverage(0, 0, (), 2).sentence() == "no graph captured under the debugger wrote anything yet; 2 records dropped"
+    )
     pool = (ClassCoverage("static inputs", 1000, 1000), ClassCoverage("KV pool", 1 << 30, 0))
     said = Coverage(1000 + (1 << 30), 1000, (), 0, classes=pool).sentence()
     assert said == (

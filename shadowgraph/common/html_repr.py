@@ -63,7 +63,7 @@ def displayed(thing: HtmlRepr) -> bool:
 
 def printed(thing: HtmlRepr) -> None:
     """A call has shown the object that it returns: as that call's value the same cell would show it twice."""
-    thing._printed_in = _cell()  # type: ignore[misc]  # not of the classes with slots, which print nothing
+    thing._printed_in = _cell()  # type: ignore[misc,assignment]  # not of the classes with slots, which print nothing
 
 
 def _shell() -> Any:

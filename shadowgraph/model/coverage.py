@@ -146,7 +146,7 @@ class Coverage(msgspec.Struct, frozen=True):
         """
         dropped = f"{plural(self.dropped, 'record')} dropped"
         if not self.written:
-            return f"no graph wrote anything yet; {dropped}"
+            return f"no graph captured under the debugger wrote anything yet; {dropped}"
         said = [f"guarded exactly against out-of-bounds writes: {self.by_class()}"]
         if self.inexact:
             said.append(f"{max(1, 100 * self.inexact // self.written)} % guarded at a distance")

@@ -11,11 +11,14 @@ from collections.abc import Iterable
 import torch
 
 from shadowgraph.checks.base import Check, Context
+from shadowgraph.common.words import plural
 from shadowgraph.model.coverage import Coverage, CoverageLog
 from shadowgraph.model.graphs import Graph
 from shadowgraph.monitor.buffer_classes import BufferClasses
 from shadowgraph.monitor.name_search import NameSearch
 from shadowgraph.tracking.allocator import HostAllocator
+
+_LISTED = 4  # graphs that a line names
 
 
 class GraphRegistry:
@@ -32,6 +35,8 @@ class GraphRegistry:
         Ids of the threads with a capture in progress, by graph serial. The dictionary itself is never replaced.
     waiting
         Graphs that no check has seen yet, oldest first.
+    earlier
+        Names of the graphs that replayed and whose captures this debugger has not seen, by serial.
     """
 
     def __init__(self, context: Context, allocator: HostAllocator, search: NameSearch, checks: Iterable[Check]) -> None:
@@ -40,6 +45,7 @@ class GraphRegistry:
         self._coverage, self._classes = CoverageLog(), BufferClasses(context.names)
         self.capturing: dict[int, int] = {}
         self.waiting: list[Graph] = []
+        self.earlier: dict[int, str] = {}
 
     def capture_began(self, graph: Graph) -> None:
         """A capture has begun in this thread."""
@@ -66,6 +72,24 @@ class GraphRegistry:
         self.waiting.append(graph)
         if not self._context.engine.asynchronous:
             self.introduce()
+
+    def replays(self, graph: Graph) -> None:
+        """A replay begins, perhaps of a graph that was captured before."""
+        if graph.serial not in self._context.graphs:
+            self._context.graphs[graph.serial] = graph
+            self.earlier[graph.serial] = graph.name
+
+    def sentence(self) -> str | None:
+        """A report line on the graphs that were captured before the debugger watched; None without any."""
+        count = len(self.earlier)
+        if not count:
+            return None
+        listed = ", ".join(list(self.earlier.values())[:_LISTED]) + (", ..." if count > _LISTED else "")
+        was, its = ("was", "its") if count == 1 else ("were", "their")
+        return (
+            f"{plural(count, 'graph')} ({listed}) {was} captured before this debugger watched: {its} inputs, outputs "
+            "and memory pool are not checked, only names and declared buffers; capture inside the block"
+        )
 
     @property
     def reads(self) -> bool:

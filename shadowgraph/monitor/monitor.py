@@ -330,6 +330,10 @@ class Monitor(Listener):
         """Changes with every declaration on which a replay's comparison depends."""
         return len(self.watches.watches) + self.checks[InGraphMutation].declared
 
+    def earlier_graphs(self) -> str | None:
+        """A report line on graphs that were captured before the debugger watched; None without any."""
+        return self._graphs.sentence()
+
     def coverage(self) -> Coverage:
         """Coverage of all graphs captured so far; after the loss of the device, only of graphs introduced before."""
         if self.lost is None:
@@ -479,7 +483,7 @@ class Monitor(Listener):
 
     def _check_begin(self, graph: Graph) -> tuple[Shadow, Checkpoint]:
         """The boundary before a replay."""
-        self.context.graphs.setdefault(graph.serial, graph)
+        self._graphs.replays(graph)
         if self._graphs.waiting:
             self._graphs.introduce()
             self._rows.name_buffers()

@@ -103,6 +103,7 @@ def _limits(work: Monitor, stepped_aside: Mapping[str, int]) -> tuple[str | None
     tried = undefined.sentence() if undefined is not None else None
     return (
         work.limit.sentence(),
+        work.earlier_graphs(),
         *sampling,
         tried,
         _inferred(work),

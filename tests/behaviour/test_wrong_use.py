@@ -70,7 +70,12 @@ WRONG: list[tuple[str, type[ShadowgraphError], Use, str]] = [
     ("host_graph()", sg.UsageError, lambda o: sg.host_graph(o.dbg), "captures into a HostGraph, not <Debugger"),
     ("captured twice", sg.CaptureError, lambda o: o.graph.capture_begin(), "capture into a new HostGraph, or reset()"),
     ("debug_dump", sg.UsageError, lambda o: o.graph.debug_dump(None), "takes the path of a file, not None"),
-    ("second debugger", sg.UsageError, lambda o: sg.debug().__enter__(), "a debugger is active already"),
+    ("second debugger", sg.UsageError, lambda o: sg.debug().__enter__(), "or end it: shadowgraph.uninstall()"),
+    ("second start", sg.UsageError, lambda o: sg.Debugger(sg.Settings()).start(), "or end it: shadowgraph.uninstall()"),
+    ("unnamed option", sg.UsageError, lambda o: sg.debug("host"), 'such as debug(backend="host"), and was given \'host\''),
+    ("install unnamed", sg.UsageError, lambda o: sg.install("host"), "install() takes options by name"),
+    ("unknown option", sg.UsageError, lambda o: sg.debug(layuot="isolate"), "no option 'layuot' (did you mean layout?)"),
+    ("unfit option", sg.UsageError, lambda o: sg.debug(layout="tight"), "layout must be one of isolate, faithful"),
     ("Debugger(None)", sg.UsageError, lambda o: sg.Debugger(None), "takes Settings, not None"),  # type: ignore[arg-type]
 ]
 
@@ -82,7 +87,9 @@ AFTER_THE_END: dict[str, Use] = {
     "contents_lost": lambda o: o.dbg.contents_lost(o.table),
     "watch": lambda o: o.dbg.watch(o.table),
     "guard": lambda o: o.dbg.guard().__enter__(),
-    "prepare": lambda o: o.dbg.prepare().__enter__(),
+    "prepare": lambda o: o.dbg.prepare(None),
+    "name": lambda o: o.dbg.name("late", o),
+    "check": lambda o: o.dbg.check(),
     "locate": lambda o: o.dbg.locate(),
     "pause": lambda o: o.dbg.pause(),
     "resume": lambda o: o.dbg.resume(),
@@ -119,9 +126,8 @@ def test_after_the_end_each_method_says_that_nothing_watches(method: str) -> Non
 def test_what_was_found_stays_readable_after_the_end(tmp_path: Path) -> None:
     with sg.debug() as debugger:
         held = Objects(debugger)
-    assert debugger.name("late", held) == 2
     assert debugger.graph(held.graph) is held.graph.model
-    assert (debugger.check(), debugger.findings, debugger.notes) == ((), (), ())
+    assert (debugger.findings, debugger.notes) == ((), ())
     debugger.report(io.StringIO())
     assert debugger.dump(tmp_path / "late.dump").exists()
     debugger.stop()
@@ -137,6 +143,9 @@ def test_a_child_goes_on_with_the_debugger_of_its_parent() -> None:
 
 def test_a_debug_block_starts_a_debugger_at_each_entry() -> None:
     block = sg.debug(near_guard=64)
+    with pytest.raises(AttributeError, match=r"has no 'guard'; the debugger has it, .* as dbg: dbg\.guard$"):
+        block.guard()
+    assert not hasattr(block, "nonsense")
     assert repr(block) == "<debug(near_guard=64): not entered>"
     with block as first:
         assert "entered>" in repr(block)

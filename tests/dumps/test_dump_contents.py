@@ -68,7 +68,7 @@ def test_a_run_without_findings_exits_with_0(tmp_path: Path, capsys: pytest.Capt
     assert lines[0].startswith(f"dump of process {os.getpid()}, ")
     assert ", at exit; shadowgraph " in lines[0]
     assert lines.count("shadowgraph: no findings") == 1
-    assert "coverage: no graph wrote anything yet; 0 records dropped" in lines
+    assert "coverage: no graph captured under the debugger wrote anything yet; 0 records dropped" in lines
     assert lines[-1].startswith("dump: ")
 
 

@@ -205,6 +205,20 @@ def test_a_debugger_that_is_active_is_one_line(notebook: Notebook) -> None:
     assert "shadowgraph: no findings" in notebook.out
 
 
+@pytest.mark.parametrize("inner", ["%%shadowgraph\nran = True", "sg.debug().__enter__()"], ids=["magic", "block"])
+def test_a_cell_in_a_cell_has_no_report_of_nothing(notebook: Notebook, inner: str) -> None:
+    result = notebook.run(f"%%shadowgraph\n{inner}")
+    assert "end it: shadowgraph.uninstall()" in str(result.error_in_exec)
+    assert "no findings" not in notebook.out
+    assert "ran" not in notebook.names
+    assert sg.current() is None
+
+
+def test_a_cell_that_fails_later_tells_what_was_seen(notebook: Notebook) -> None:
+    assert notebook.run(f"%%shadowgraph\n{OVERRUN}sg.debug().__enter__()").error_in_exec is not None
+    assert "SG101 out-of-bounds write" in notebook.out
+
+
 def test_lines(notebook: Notebook, tmp_path: Path) -> None:
     assert "no debugger yet" in notebook.refused("%shadowgraph report")
     assert "takes one of: report, map, pause, resume, explain" in notebook.refused("%shadowgraph")

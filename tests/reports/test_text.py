@@ -175,7 +175,11 @@ def test_coverage_comes_last_after_the_counts() -> None:
     both = text(FINDING, FINDING, notes=(altered(severity=Severity.NOTE),))
     assert both.splitlines()[-2:] == ["shadowgraph: 2 findings, 1 note", covered]
     none = text(coverage=Coverage(0, 0, (), 0))
-    assert none == "shadowgraph: no findings\ncoverage: no graph wrote anything yet; 0 records dropped\n"
+    assert (
+        none
+        == "shadowgraph: no findings\n"
+        "coverage: no graph captured under the debugger wrote anything yet; 0 records dropped\n"
+    )
 
 
 def test_the_headline_is_the_first_finding_that_is_no_consequence() -> None:

@@ -55,7 +55,8 @@ class ShadowgraphMagics(Magics):  # type: ignore[misc]  # a class without types
             failed = failed or error
         if debugger is not None:
             self._latest = debugger
-            debugger.report()
+            if failed is None or _has_seen(debugger):
+                debugger.report()
         try:
             if failed is not None:
                 raise as_its_own(self.shell, failed, cell.name)
@@ -96,6 +97,12 @@ class ShadowgraphMagics(Magics):  # type: ignore[misc]  # a class without types
         else:
             debugger.resume()
         return None
+
+
+def _has_seen(debugger: Debugger) -> bool:
+    """Whether a report would say anything of a cell that failed, other than that nothing was found in nothing."""
+    facts = debugger.facts()
+    return bool(facts.findings or facts.notes or facts.graphs or facts.replays.made or facts.failures)
 
 
 def _explain(code: str | None) -> None:

@@ -189,11 +189,6 @@ def limit_lines(facts: RunFacts) -> Iterator[Text]:
         yield Text(f"names: {unread} could not be read, {cut} cut short", style="yellow")
     for limit in facts.limits:
         yield Text(f"limit: {limit}", style="yellow")
-    for name, _, _ in facts.graphs:
-        if "captured earlier" in name:
-            yield Text(
-                f"{name}: its nodes and pool are unknown; replays, names and declared buffers only", style="yellow"
-            )
     yield from suppressed_lines(facts.suppressed, facts.suppressions, facts.ended)
 
 
