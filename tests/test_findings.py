@@ -26,7 +26,7 @@ EXTRA = {
     "": "reader window fingerprint batch continues caused_by detail step widest suppressed_by",
     "buffer": "address serial role allocated allocated_source view",
     "bytes": "",
-    "culprit": "source grid block kernel arguments led_by seen_in search learnt_from launched_source bounds",
+    "culprit": "source grid block kernel arguments led_by seen_in search learnt_from launched_source bounds stored_by",
 }
 SPARSE = Finding(
     code="SG109",

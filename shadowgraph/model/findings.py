@@ -112,6 +112,24 @@ class Argument(msgspec.Struct, frozen=True):
     sureness: Kept[str] = "high"
 
 
+class StorePlace(msgspec.Struct, frozen=True):
+    """A store of a kernel that hit the bytes; known on the host alone.
+
+    Attributes
+    ----------
+    program
+        The program of the grid; None where several stores hit the bytes and which of them did the damage is not known.
+    line
+        The line of the kernel.
+    text
+        The text of that line; empty where it could not be read.
+    """
+
+    program: Kept[tuple[int, int, int] | None]
+    line: Kept[Frame]
+    text: str = ""
+
+
 class Culprit(msgspec.Struct, frozen=True):
     """The launch that caused the damage. `node` is its index in the graph, None for an eager launch.
 
@@ -135,6 +153,8 @@ class Culprit(msgspec.Struct, frozen=True):
     bounds
         Of a writer that was not seen: the program's lines at the last check before the damage and at the first one
         after it; empty where these are not known.
+    stored_by
+        The first of its stores that hit the bytes, where its stores are known.
     """
 
     status: Status
@@ -155,6 +175,7 @@ class Culprit(msgspec.Struct, frozen=True):
     learnt_from: Kept[str | None] = None
     launched_source: str = ""
     bounds: Kept[Stack] = ()
+    stored_by: StorePlace | None = None
 
 
 class Neighbour(msgspec.Struct, frozen=True):

@@ -8,6 +8,8 @@ from __future__ import annotations
 import os
 import time
 
+from msgspec.structs import replace
+
 from shadowgraph.checks.base import Context, Detection, first_reader
 from shadowgraph.checks.kinds import kind_of
 from shadowgraph.model.buffers import Buffer
@@ -20,12 +22,14 @@ from shadowgraph.model.findings import (
     Neighbour,
     Reader,
     Status,
+    StorePlace,
     Window,
 )
 from shadowgraph.model.graphs import Graph
 from shadowgraph.model.guards import Side
 from shadowgraph.model.phases import Phase
 from shadowgraph.model.ranges import ByteRange
+from shadowgraph.model.stacks import cell_label
 from shadowgraph.tracking.writes import Write
 
 _CANDIDATES = 8
@@ -34,7 +38,7 @@ _CANDIDATES = 8
 def build_finding(draft: Detection, context: Context) -> Finding:
     """A finding without id, batch and fingerprint."""
     buffer = draft.buffer
-    observed = list(draft.located) or [culprit_of(write) for write in reversed(draft.culprits)]
+    observed = list(draft.located) or [_seen(write, draft) for write in reversed(draft.culprits)]
     culprits = [*draft.unnoted, *observed, *draft.logged]
     within = draft.checkpoint.within if draft.graph is draft.checkpoint.graph else None
     return Finding(
@@ -79,6 +83,25 @@ def culprit_of(write: Write) -> Culprit:
         grid=launch.grid,
         learnt_from=launch.learnt_from or None,
     )
+
+
+def _seen(write: Write, draft: Detection) -> Culprit:
+    """A write's launch as a culprit, with the first of its stores that hit the bytes. In a row of a table the stores
+    that belong there hit them too, so that only a line that all have in common is told."""
+    culprit = culprit_of(write)
+    if write.stores is None or culprit.status is not Status.CONFIRMED:
+        return culprit
+    found = (store for first, last in draft.ranges for store in write.stores.within(ByteRange(first, last + 1)))
+    if draft.side is Side.ROW:
+        lines = {store.line for store in found}
+        program, line = None, next(iter(lines)) if len(lines) == 1 else None
+    else:
+        store = next(found, None)
+        program, line = (store.program, store.line) if store is not None else (None, None)
+    if line is None:
+        return culprit
+    line = replace(line, file=cell_label(line.file) or line.file)
+    return replace(culprit, stored_by=StorePlace(program, line))
 
 
 def _unseen(draft: Detection) -> Culprit:

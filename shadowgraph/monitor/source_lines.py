@@ -42,7 +42,10 @@ def with_source_lines(finding: Finding) -> Finding:
 
 
 def with_source_line(culprit: Culprit) -> Culprit:
-    """The culprit with the text of the line that launched it."""
+    """The culprit with the text of the line that launched it, and of the line that stored."""
+    stored = culprit.stored_by
+    if stored is not None:
+        culprit = replace(culprit, stored_by=replace(stored, text=source_line(stored.line)))
     return replace(culprit, launched_source=_innermost(culprit.stack)) if culprit.stack else culprit
 
 

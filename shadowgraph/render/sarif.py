@@ -23,7 +23,7 @@ from shadowgraph.model.run_facts import RunFacts
 from shadowgraph.model.stacks import Frame
 from shadowgraph.model.suppressions import Rule as SuppressionRule
 from shadowgraph.render import sarif_types as sarif
-from shadowgraph.render.source_root import Place, launch_frames, place_of, primary_place, reader_frames
+from shadowgraph.render.source_root import Place, launch_frames, place_of, primary_place, reader_frames, store_frames
 from shadowgraph.render.text.folding import folded
 
 SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
@@ -123,9 +123,11 @@ class _Results:
         )
 
     def _related(self, finding: Finding) -> Iterator[sarif.Location]:
-        """Where the buffer was allocated, where the culprits and candidates were launched, and where it is read."""
+        """Where the buffer was allocated, where the culprit stored, where the culprits and candidates were launched,
+        and where the buffer is read."""
         buffer, reader = finding.buffer, finding.reader
         told = [(f"allocated here: {buffer.name}, {form(buffer.dtype, buffer.shape)}", buffer.allocated)]
+        told += [(f"stored here: {finding.culprit.name}", tuple(store_frames(finding.culprit)))]
         told += [(_launched(one), tuple(launch_frames(one))) for one in (finding.culprit, *finding.candidates)]
         told += [(f"read here: {reader.name}", tuple(reader_frames(finding)))] if reader is not None else []
         found = ((text, self._innermost(frames)) for text, frames in told)

@@ -41,11 +41,19 @@ def place_of(file: str, line: int, root: Path) -> Place | None:
 
 
 def primary_place(finding: Finding, root: Path) -> Place | None:
-    """The line to show a finding at: the innermost of the repository that launched the culprit, else that allocated the
-    buffer, else that reads it; without any of the repository the innermost of all."""
-    frames = (*launch_frames(finding.culprit), *finding.buffer.allocated, *reader_frames(finding))
+    """The line to show a finding at: that of the kernel's store where it is known, else the innermost of the repository
+    that launched the culprit, else that allocated the buffer, else that reads it; without any of the repository the
+    innermost of all."""
+    culprit = finding.culprit
+    launched = (*store_frames(culprit), *launch_frames(culprit))
+    frames = (*launched, *finding.buffer.allocated, *reader_frames(finding))
     known = [place for frame in frames if (place := place_of(frame.file, frame.line, root)) is not None]
     return next((place for place in known if place.is_below), next(iter(known), None))
+
+
+def store_frames(culprit: Culprit) -> Iterable[Frame]:
+    """The line of the store that hit the bytes."""
+    return (culprit.stored_by.line,) if culprit.stored_by is not None else ()
 
 
 def launch_frames(culprit: Culprit) -> Iterator[Frame]:

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from shadowgraph.common.fork_safety import fork_safe
 from shadowgraph.model.ranges import ByteRange, RangeSet
+from shadowgraph.model.stacks import Frame
 from shadowgraph.tracking.loads import LoadLog
 
 Addresses = npt.NDArray[np.uint64]
@@ -28,6 +29,8 @@ class Store:
     ----------
     atomic
         It combined its operand with the old value; `values` are the results in memory.
+    line
+        The line of the kernel; None where it is not known.
     """
 
     program: ProgramId
@@ -35,6 +38,7 @@ class Store:
     values: npt.NDArray[np.generic]
     itemsize: int
     atomic: bool = False
+    line: Frame | None = None
 
     @property
     def start(self) -> int:
@@ -132,6 +136,7 @@ class StoreLog:
         values: npt.NDArray[np.generic],
         itemsize: int,
         atomic: bool = False,
+        line: Frame | None = None,
     ) -> None:
         """Record a store's active lanes; the arrays are kept, so pass copies."""
         if not addresses.size:
@@ -140,7 +145,7 @@ class StoreLog:
             nbytes = addresses.nbytes + values.nbytes + _OVERHEAD
             if self._budget.take(nbytes):
                 self._held += nbytes
-                self.stores.append(Store(program, addresses, values, itemsize, atomic))
+                self.stores.append(Store(program, addresses, values, itemsize, atomic, line))
                 self._ranges = None
                 return
             self.compact()
@@ -182,7 +187,7 @@ class StoreLog:
             inside = (ends > np.uint64(where.start)) & (store.addresses < np.uint64(where.stop))
             if inside.any():
                 lanes = store.addresses[inside], store.values[inside]
-                found.append(Store(store.program, *lanes, store.itemsize, store.atomic))
+                found.append(Store(store.program, *lanes, store.itemsize, store.atomic, store.line))
         return found
 
     def _sizes(self) -> set[int]:

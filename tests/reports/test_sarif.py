@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from support.finding_samples import ALLOCATED, FINDING, LAUNCHED, altered, run_of
 
 from shadowgraph.checks.kinds import kinds
-from shadowgraph.model.findings import Culprit, Severity, Status
+from shadowgraph.model.findings import Culprit, Severity, Status, StorePlace
 from shadowgraph.model.run_facts import RunFacts
 from shadowgraph.model.stacks import Frame
 from shadowgraph.model.suppressions import Rule, RuleCount
@@ -45,6 +45,18 @@ def run_in(facts: RunFacts, root: Path = ROOT) -> dict[str, Any]:
 
 def file_of(location: dict[str, Any]) -> str:
     return str(location["physicalLocation"]["artifactLocation"]["uri"])
+
+
+def test_the_line_of_the_store_is_the_one_that_is_annotated() -> None:
+    store = StorePlace((3, 0, 0), Frame("/srv/app/kernels.py", 11, "fill"))
+    made = altered(culprit=replace(FINDING.culprit, stored_by=store))
+    (result,) = run_in(run_of(made))["results"]
+    (primary,) = result["locations"]
+    assert (file_of(primary), primary["physicalLocation"]["region"]["startLine"]) == ("kernels.py", 11)
+    related = {each["message"]["text"]: file_of(each) for each in result["relatedLocations"]}
+    assert related["stored here: fill_indices"] == "kernels.py"
+    assert related["launched here: fill_indices"] == "draft.py", "the launch is told as well"
+    assert next(workflow_commands(run_of(made), ROOT)).startswith("::error file=kernels.py,line=11,")
 
 
 def test_a_finding_as_a_result() -> None:

@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from types import FrameType
 from typing import Any
 
@@ -22,6 +23,7 @@ import numpy.typing as npt
 from shadowgraph import tracking
 from shadowgraph.common.internal_errors import error_barrier
 from shadowgraph.model.ranges import ByteRange
+from shadowgraph.model.stacks import Frame
 from shadowgraph.tracking import fence_hits
 from shadowgraph.tracking.loads import LoadLog
 from shadowgraph.tracking.pool_watch import watch
@@ -29,6 +31,7 @@ from shadowgraph.tracking.stores import StoreLog
 
 Mask = npt.NDArray[np.bool_]
 _OURS = (os.path.dirname(__file__), os.path.dirname(tracking.__file__))
+_FILES, _LINES = 1024, 4096  # files of which is known whether they have kernels, and lines of kernels
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +181,7 @@ def _note(
     axis = _fastest_axis(addresses, size)
     if axis is not None:  # lanes are kept in the order in which they lie in memory
         addresses, values, lanes = (np.moveaxis(each, axis, -1) for each in (addresses, values, lanes))
-    log.add(builder.grid_idx, addresses[lanes].astype(np.uint64), values[lanes].copy(), size, atomic)
+    log.add(builder.grid_idx, addresses[lanes].astype(np.uint64), values[lanes].copy(), size, atomic, _kernel_frame())
 
 
 def _fastest_axis(addresses: Any, size: int) -> int | None:
@@ -207,11 +210,27 @@ def _note_loads(log: LoadLog, builder: Any, addresses: Any, itemsize: int, lanes
 
 
 def _kernel_line() -> int:
+    """The line of the kernel that runs; 0 where it is not known."""
+    frame = _kernel_frame()
+    return frame.line if frame is not None else 0
+
+
+def _kernel_frame() -> Frame | None:
     """The line of the kernel that runs: of the innermost function outside Triton and this package."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
-        name = frame.f_code.co_filename
-        if not name.startswith(_OURS) and f"{os.sep}triton{os.sep}" not in name and not name.startswith("<"):
-            return frame.f_lineno
+        code = frame.f_code
+        if _is_kernel(code.co_filename):
+            return _frame(code.co_filename, frame.f_lineno, code.co_name)
         frame = frame.f_back
-    return 0
+    return None
+
+
+@lru_cache(_FILES)
+def _is_kernel(file: str) -> bool:
+    return not file.startswith((*_OURS, "<")) and f"{os.sep}triton{os.sep}" not in file
+
+
+@lru_cache(_LINES)
+def _frame(file: str, line: int, function: str) -> Frame:
+    return Frame(file, line, function)

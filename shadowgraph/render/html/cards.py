@@ -45,7 +45,7 @@ class Said:
     tone: str = ""
 
 
-_STACKS = {"allocated", "launched"}
+_STACKS = {"allocated", "stored by", "launched"}
 
 
 def card_of(finding: Finding, bytes: HexTable | None = None, more: Iterable[FactRow] = ()) -> Card:

@@ -10,7 +10,7 @@ from shadowgraph.checks.out_of_bounds.kind import OutOfBoundsKind
 from shadowgraph.checks.verdicts import joined, viewed, when
 from shadowgraph.common.source_paths import at, short
 from shadowgraph.common.words import counted, form, plural
-from shadowgraph.model.findings import Alias, Finding
+from shadowgraph.model.findings import Alias, Finding, StorePlace
 from shadowgraph.model.guards import Side
 from shadowgraph.model.overrun_extents import CausedBy
 from shadowgraph.model.stacks import Stack
@@ -42,6 +42,8 @@ def fact_rows(finding: Finding) -> Iterator[FactRow]:
     yield FactRow("buffer", _buffer(finding))
     yield from _stack("allocated", finding.buffer.allocated, finding.buffer.allocated_source)
     yield from _rows(culprit_rows(finding.culprit))
+    if finding.culprit.stored_by is not None:
+        yield from _stored(finding.culprit.stored_by)
     yield from _stack("launched", finding.culprit.stack, finding.culprit.launched_source)
     for other in finding.candidates:
         yield FactRow("or", culprit_line(other))
@@ -144,6 +146,14 @@ def _identity(finding: Finding) -> str:
         f"#{finding.id}{revision}, {finding.severity}, confidence {finding.confidence}, seen at {finding.detected_at}"
         f"{times}, fingerprint {finding.fingerprint}"
     )
+
+
+def _stored(store: StorePlace) -> Iterator[FactRow]:
+    """The store that hit the bytes, as in ``program (3, 0, 0) at kernel.py:11``, with the text of its line."""
+    program = f"program {store.program}" if store.program is not None else "several programs"
+    yield FactRow("stored by", f"{program}{at(store.line.file, store.line.line)}")
+    if store.text:
+        yield FactRow("", f"    {store.text}")
 
 
 def _stack(label: str, stack: Stack, source: str) -> Iterator[FactRow]:
