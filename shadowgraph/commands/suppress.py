@@ -26,9 +26,7 @@ _BY = ("fingerprint", *SELECTORS)
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("finding", metavar="FINDING", help="its number in the report, or its fingerprint")
-    parser.add_argument(
-        "path", metavar="DUMP", nargs="?", help=f"{PATH} (default: the latest run in shadowgraph-runs)"
-    )
+    parser.add_argument("path", metavar="DUMP", nargs="?", help=f"{PATH} (default: the latest run in shadowgraph-runs)")
     parser.add_argument(
         "--file",
         metavar="FILE",

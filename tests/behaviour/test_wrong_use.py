@@ -72,9 +72,19 @@ WRONG: list[tuple[str, type[ShadowgraphError], Use, str]] = [
     ("debug_dump", sg.UsageError, lambda o: o.graph.debug_dump(None), "takes the path of a file, not None"),
     ("second debugger", sg.UsageError, lambda o: sg.debug().__enter__(), "or end it: shadowgraph.uninstall()"),
     ("second start", sg.UsageError, lambda o: sg.Debugger(sg.Settings()).start(), "or end it: shadowgraph.uninstall()"),
-    ("unnamed option", sg.UsageError, lambda o: sg.debug("host"), 'such as debug(backend="host"), and was given \'host\''),
+    (
+        "unnamed option",
+        sg.UsageError,
+        lambda o: sg.debug("host"),
+        "such as debug(backend=\"host\"), and was given 'host'",
+    ),
     ("install unnamed", sg.UsageError, lambda o: sg.install("host"), "install() takes options by name"),
-    ("unknown option", sg.UsageError, lambda o: sg.debug(layuot="isolate"), "no option 'layuot' (did you mean layout?)"),
+    (
+        "unknown option",
+        sg.UsageError,
+        lambda o: sg.debug(layuot="isolate"),
+        "no option 'layuot' (did you mean layout?)",
+    ),
     ("unfit option", sg.UsageError, lambda o: sg.debug(layout="tight"), "layout must be one of isolate, faithful"),
     ("Debugger(None)", sg.UsageError, lambda o: sg.Debugger(None), "takes Settings, not None"),  # type: ignore[arg-type]
 ]

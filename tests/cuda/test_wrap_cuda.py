@@ -199,9 +199,9 @@ def test_cudagraph_trees_and_pools_work_as_without(tmp_path: Path, options: tupl
     done = wrap(tmp_path, "compiled.py", options=options)
     assert done.code == 0, done.err
     if done.out != plain.stdout:
-        again = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=600)
-        if again.stdout != plain.stdout:
-            pytest.skip("invalid: two plain runs of the program give different bits here")
+        runs = [subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=600) for _ in range(4)]
+        if any(again.stdout != plain.stdout for again in runs):
+            pytest.skip("invalid: plain runs of the program give different bits here")
     assert done.out == plain.stdout, done.err
     facts = done.run.merged()
     assert (facts.findings, facts.faults) == ((), {})

@@ -17,9 +17,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from notebook_running import CRASHED, DATA, HOME, JUPYTER, ROOT, SEEDS, seed
-from support.browser import needs_browser
-from support.devtools import Tab, is_blank, opened
+
+for needed in ("nbformat", "nbclient", "tornado"):
+    pytest.importorskip(needed)
+
+from notebook_running import CRASHED, DATA, HOME, JUPYTER, ROOT, SEEDS, seed  # noqa: E402 - after the checks
+from support.browser import needs_browser  # noqa: E402
+from support.devtools import Tab, is_blank, opened  # noqa: E402
 
 TOKEN = "of-this-test"
 NOTEBOOKS = (JUPYTER, CRASHED, HOME / "tour.ipynb", *map(seed, SEEDS))
@@ -45,7 +49,7 @@ SHOWN[AT].getBoundingClientRect())"""
 
 @contextmanager
 def lab(home: Path) -> Iterator[str]:
-    """JupyterLab over a folder, with settings of nobody; its address."""
+    """JupyterLab over a folder, without a user's settings; its address."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     words = [

@@ -176,8 +176,7 @@ def test_coverage_comes_last_after_the_counts() -> None:
     assert both.splitlines()[-2:] == ["shadowgraph: 2 findings, 1 note", covered]
     none = text(coverage=Coverage(0, 0, (), 0))
     assert (
-        none
-        == "shadowgraph: no findings\n"
+        none == "shadowgraph: no findings\n"
         "coverage: no graph captured under the debugger wrote anything yet; 0 records dropped\n"
     )
 
