@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, ClassVar
 from shadowgraph.checks.verdicts import because, when
 from shadowgraph.model.findings import Finding, Successor
 from shadowgraph.model.kinds import Detail
+from shadowgraph.model.stacks import Frame
 
 if TYPE_CHECKING:
     from shadowgraph.checks.base import Check, Context, Detection
@@ -125,6 +126,14 @@ class FindingKind(KindWords):
     writer_may_come_late: ClassVar[bool] = False
     keeps_first_example: ClassVar[bool] = False
     needs_observation: ClassVar[bool] = False
+
+    def with_text(self, detail: Detail, text_of: Callable[[Frame], str]) -> Detail:
+        """The detail with the source text of its most telling line."""
+        return detail
+
+    def touched(self, finding: Finding) -> str:
+        """How the culprit used a whole buffer that the finding is about, before its name: ``read by``."""
+        return "read by" if self.culprit_is(finding) is CulpritIs.READER else "changed by"
 
     def culprit_is(self, finding: Finding) -> CulpritIs:
         """What the finding's culprit did to its bytes."""

@@ -54,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
             ]
         if not shown and around is not None:
             raise UsageError(f"finding #{args.around} is about {around.buffer.name}, not about {args.buffer!r}")
-        present(BytesReport(shown, args.dtype), args.json, args.path, "list")
+        present(BytesReport(shown, args.dtype, _whole(around)), args.json, args.path, "list")
     return 0
 
 
@@ -76,12 +76,17 @@ def _finding(dumps: Sequence[Dump], wanted: int) -> Finding:
     Raises
     ------
     UsageError
-        When there is none, when several processes have one, or when it is about no bytes.
+        When there is none, or when several processes have one.
     """
     _, finding = find_finding(dumps, wanted)
-    if finding.bytes is None:
-        raise UsageError(f"finding #{wanted} ({finding.code}) is about no bytes of its own")
     return finding
+
+
+def _whole(around: Finding | None) -> str:
+    """What is shown of a finding that is about no bytes of its own; empty for any other."""
+    if around is None or around.bytes is not None:
+        return ""
+    return f"finding #{around.id} ({around.code}) is about the whole buffer: its bytes from the start"
 
 
 def _is_of(finding: Finding, serial: int, dump: Dump, dumps: Sequence[Dump]) -> bool:

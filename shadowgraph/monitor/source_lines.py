@@ -14,6 +14,7 @@ from itertools import islice
 
 from msgspec.structs import replace
 
+from shadowgraph.checks.kinds import kind_of
 from shadowgraph.model.findings import Culprit, Finding
 from shadowgraph.model.stacks import Frame, Stack, cell_source
 
@@ -36,9 +37,12 @@ _STARTED = _process_start()  # also in forked children: their code may be older 
 
 
 def with_source_lines(finding: Finding) -> Finding:
-    """The finding with the text of the innermost lines that allocated its buffer and launched its culprits."""
+    """The finding with the text of the innermost lines that allocated its buffer, launched its culprit, and freed it."""
     buffer = replace(finding.buffer, allocated_source=_innermost(finding.buffer.allocated))
-    return replace(finding, buffer=buffer, culprit=with_source_line(finding.culprit))
+    detail = finding.detail
+    if detail is not None:
+        detail = kind_of(finding.code).with_text(detail, source_line)
+    return replace(finding, buffer=buffer, culprit=with_source_line(finding.culprit), detail=detail)
 
 
 def with_source_line(culprit: Culprit) -> Culprit:

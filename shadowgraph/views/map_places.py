@@ -20,12 +20,19 @@ def reach(damage: MapDamage, buffer: MapBuffer) -> str:
 def where(damage: MapDamage, buffer: MapBuffer) -> str:
     """`reach` with the edge from which it counts."""
     if not damage.located:
-        return "no bytes of its own"
+        return "the whole buffer"
     before, after = damage.first < buffer.start, damage.last >= buffer.stop
     if before and after:
         return reach(damage, buffer)
     edge = " before the start" if before else " past the end" if after else ""
     return f"{reach(damage, buffer)}{edge}"
+
+
+def by(damage: MapDamage) -> str:
+    """The culprit of damage, to be put behind its place or behind its buffer; empty where none is known."""
+    if not damage.culprit:
+        return ""
+    return f" by {damage.culprit}" if damage.located else f", {damage.touched} {damage.culprit}"
 
 
 def changed(damage: MapDamage, buffer: MapBuffer) -> str:

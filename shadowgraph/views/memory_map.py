@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from shadowgraph.checks.kinds import kind_of
 from shadowgraph.checks.verdicts import when, who
 from shadowgraph.common.errors import UsageError
 from shadowgraph.model.buffers import Buffer, buffer_view
@@ -99,6 +100,8 @@ class MapDamage:
         Index into `MemoryMap.buffers`.
     culprit, when
         The culprit and its phase, in words; either may be empty.
+    touched
+        How the culprit used the buffer, where `located` is false: ``read by``.
     ranges
         Changed ranges, up to 16; `partial` where there are more, so that only `first` and `last` bound the rest.
     count
@@ -121,6 +124,7 @@ class MapDamage:
     partial: bool = False
     located: bool = True
     truncated: bool = False
+    touched: str = ""
 
     @property
     def pieces(self) -> tuple[tuple[int, int], ...]:
@@ -285,6 +289,7 @@ def damage_of(finding: Finding, buffer: int) -> MapDamage:
         culprit=who(finding),
         when=when(finding),
         located=False,
+        touched=kind_of(finding.code).touched(finding),
     )
     if facts is None:
         return damage

@@ -219,7 +219,10 @@ def test_the_line_that_freed_it(layout: str, own: bool, let_go: Callable[[dict[s
         text = str(debugger.report(quiet=True))
     frame = found.detail.freed_by[0]
     assert (frame.file, frame.line) == (__file__, line)
-    assert f"freed      tests/behaviour/test_dangling.py:{line} in {frame.function}\n" in text
+    named = found.detail.freed_source and '["slot"]' in found.buffer.name
+    label = "rebound  " if let_go is rebind and named else "freed    "
+    assert f"{label}  tests/behaviour/test_dangling.py:{line} in {frame.function}\n" in text
+    assert found.detail.freed_source in text
 
 
 def test_a_buffer_that_the_garbage_collector_freed_has_no_line(layout: str) -> None:

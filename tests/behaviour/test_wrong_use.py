@@ -83,7 +83,7 @@ WRONG: list[tuple[str, type[ShadowgraphError], Use, str]] = [
         "unknown option",
         sg.UsageError,
         lambda o: sg.debug(layuot="isolate"),
-        "no option 'layuot' (did you mean layout?)",
+        "no option 'layuot' (did you mean layout?",
     ),
     ("unfit option", sg.UsageError, lambda o: sg.debug(layout="tight"), "layout must be one of isolate, faithful"),
     ("Debugger(None)", sg.UsageError, lambda o: sg.Debugger(None), "takes Settings, not None"),  # type: ignore[arg-type]

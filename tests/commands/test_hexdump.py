@@ -15,6 +15,7 @@ from commands.verb_makers import Capture, document, of_process, printed, refused
 from dumps.dump_makers import guarded, with_manifest
 
 import shadowgraph as sg
+from shadowgraph.commands.main import main
 from shadowgraph.dumps.reader import read_dump
 from shadowgraph.engines.numpy_engine import NumpyEngine
 from shadowgraph.views.byte_dump import dumped_buffer
@@ -278,8 +279,10 @@ def test_a_finding_of_another_buffer_or_without_bytes(worker: Path, capsys: Capt
     said = refused(capsys, 2, "hexdump", "indptr", str(worker), "--around", str(number))
     assert f"finding #{number} is about worker.table, not about 'indptr'" in said
     number = by_code["SG104"].id
-    said = refused(capsys, 2, "hexdump", "scale", str(worker), "--around", str(number))
-    assert f"finding #{number} (SG104) is about no bytes of its own" in said
+    assert main(["hexdump", "scale", str(worker), "--around", str(number)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == f"finding #{number} (SG104) is about the whole buffer: its bytes from the start"
+    assert "worker.scale" in lines[1]
 
 
 def test_two_processes_with_the_same_finding(worker: Path, tmp_path: Path, capsys: Capture) -> None:

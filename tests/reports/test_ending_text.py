@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 from support.finding_samples import ALLOCATED, FINDING, altered
 
@@ -63,6 +64,44 @@ def test_which_line_freed_it() -> None:
         ("freed", "/srv/app/cache.py:7 in evict"),
         ("", "/srv/app/serve.py:70 in step"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("text", "label"),
+    [
+        ("self.noise = torch.randn(64)", "rebound"),
+        ("noise: Tensor = torch.randn(64)", "rebound"),
+        ("del self.noise", "freed"),
+        ("self.other = torch.randn(64)", "freed"),
+        ("if self.noise == other: drop()", "freed"),
+        ("self.noise.resize_(0)", "freed"),
+        ("", "freed"),
+    ],
+)
+def test_a_line_that_rebinds_the_name(text: str, label: str) -> None:
+    freed = (Frame("/srv/app/cache.py", 7, "step"), Frame("/srv/app/serve.py", 70, "run"))
+    detail = DanglingDetail("live-in", False, "freed", 0, 7, freed_by=freed, freed_source=text)
+    finding = altered(code="SG104", bytes=None, detail=detail)
+    finding = msgspec.structs.replace(finding, buffer=msgspec.structs.replace(finding.buffer, name="sampler.noise"))
+    told = [(row[0], row[1]) for row in DanglingPointerKind().rows(finding)][1:]
+    shown = [("", f"    {text}")] if text else []
+    assert told[: 2 + len(shown)] == [
+        (label, "/srv/app/cache.py:7 in step"),
+        *shown,
+        ("", "/srv/app/serve.py:70 in run"),
+    ]
+    hidden = redacted(finding)
+    assert isinstance(hidden.detail, DanglingDetail)
+    assert hidden.detail.freed_source == ""
+
+
+def test_a_rebound_key() -> None:
+    freed = (Frame("/srv/app/cache.py", 7, "step"),)
+    for key, label in (('cache["slot"]', "rebound"), ('cache["other"]', "freed")):
+        detail = DanglingDetail("live-in", False, "freed", 0, 7, freed_by=freed, freed_source="cache['slot'] = None")
+        finding = altered(code="SG104", bytes=None, detail=detail)
+        finding = msgspec.structs.replace(finding, buffer=msgspec.structs.replace(finding.buffer, name=key))
+        assert label in [row[0] for row in DanglingPointerKind().rows(finding)]
 
 
 def test_redacted_it_says_no_keys() -> None:

@@ -30,6 +30,8 @@ class DanglingDetail(Detail, msgspec.Struct, frozen=True, tag=CODE, tag_field=TA
         write the bytes, or leave them alone.
     freed_by
         Stack of the program, innermost first, where the last reference to the buffer went; empty where not known.
+    freed_source
+        Text of the innermost of these lines; empty where not known for sure, and where redacted.
     victims
         Known buffers that now occupy these bytes.
     replaced_by
@@ -45,3 +47,4 @@ class DanglingDetail(Detail, msgspec.Struct, frozen=True, tag=CODE, tag_field=TA
     replaced_by: Successor | None = None
     known: bool = True
     freed_by: Kept[Stack] = ()
+    freed_source: str = ""

@@ -5,7 +5,8 @@ Facts and words of the kind; pure, any thread. The check is in `check`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -22,9 +23,18 @@ from shadowgraph.model.kinds import Detail
 if TYPE_CHECKING:
     from shadowgraph.checks.base import Check, Context, Detection
     from shadowgraph.model.buffers import Buffer
+    from shadowgraph.model.stacks import Frame
 
 
 _FREED_FRAMES = 3
+_ASSIGNED = re.compile(r"([\w.]+(?:\[[^\]]*\])*)\s*(?::[^=]+)?=(?!=)")  # the target of an assignment
+_LAST = re.compile(r"(\w+|\[[^\]]*\])(?:#\d+)?$")  # the end of a name: an attribute, a variable or a key
+_TOUCHED = {
+    "was given": "given to",
+    "writes": "written by",
+    "reads": "read by",
+    "reads and writes": "read and written by",
+}
 
 
 class DanglingPointerKind(FindingKind):
@@ -67,13 +77,24 @@ class DanglingPointerKind(FindingKind):
         may = "overwrites" if detail.known else "may overwrite"
         overwritten = f", which the graph {may}" if detail.writes else ""
         for place, frame in enumerate(detail.freed_by[:_FREED_FRAMES]):
-            yield "" if place else detail.fate, f"{short(frame.file)}:{frame.line} in {frame.function}"
+            yield "" if place else _fate(finding, detail), f"{short(frame.file)}:{frame.line} in {frame.function}"
+            if detail.freed_source and not place:
+                yield "", f"    {detail.freed_source}"
         for victim in detail.victims:
             yield "now", f"{successor_said(victim)} has these bytes{overwritten}"
         if not detail.victims:
             yield "now", "no known buffer has these bytes"
         if detail.replaced_by is not None:
             yield "replaced", f"by {successor_said(detail.replaced_by)}"
+
+    def with_text(self, detail: Detail, text_of: Callable[[Frame], str]) -> Detail:
+        if not isinstance(detail, DanglingDetail) or not detail.freed_by:
+            return detail
+        return msgspec.structs.replace(detail, freed_source=text_of(detail.freed_by[0]))
+
+    def touched(self, finding: Finding) -> str:
+        detail = finding.detail
+        return _TOUCHED[_uses(detail)] if isinstance(detail, DanglingDetail) else "used by"
 
     def make_checks(self, context: Context) -> Iterable[Check]:
         from shadowgraph.checks.dangling.check import Dangling
@@ -109,6 +130,16 @@ class DanglingPointerKind(FindingKind):
             return known
         taken = msgspec.structs.replace(before, victims=now.victims)
         return msgspec.structs.replace(known, detail=taken, revision=known.revision + 1)
+
+
+def _fate(finding: Finding, detail: DanglingDetail) -> str:
+    """What the line did: it rebound the buffer's name if it assigns to that, as far as its text tells."""
+    assigned = _ASSIGNED.match(detail.freed_source)
+    if detail.fate != "freed" or assigned is None:
+        return detail.fate
+    target, name = _LAST.search(assigned[1]), _LAST.search(finding.buffer.name)
+    alike = target is not None and name is not None and target[1].replace("'", '"') == name[1]
+    return "rebound" if alike else detail.fate
 
 
 def _uses(detail: DanglingDetail) -> str:

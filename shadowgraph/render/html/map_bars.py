@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from shadowgraph.common.words import form, plural, size
 from shadowgraph.model.ranges import ByteRange
-from shadowgraph.views.map_places import where
+from shadowgraph.views.map_places import by, where
 from shadowgraph.views.map_rows import Fold, Row, rows_of
 from shadowgraph.views.memory_map import MapBuffer, MapDamage, MemoryMap
 
@@ -92,10 +92,9 @@ def _row(memory: MemoryMap, row: Row | Fold, page_of: Callable[[MapDamage], str]
 
 
 def _mark(damage: MapDamage, buffer: MapBuffer, href: str) -> BarMark:
-    by = f" by {damage.culprit}" if damage.culprit else ""
     return BarMark(
         f"#{damage.finding} {damage.code}" if not href else damage.code,
-        f"{where(damage, buffer)}{by} {damage.when}".rstrip(),
+        f"{where(damage, buffer)}{by(damage)} {damage.when}".rstrip(),
         href,
     )
 

@@ -6,7 +6,7 @@ Nothing is judged here: buffers, owners and damage come from `shadowgraph.views.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +14,7 @@ import numpy.typing as npt
 from shadowgraph.common.console import tame
 from shadowgraph.common.words import form, plural
 from shadowgraph.render.plots.browsing_scales import Floats, Scale, Spans, islands_of, logarithmic, proportional
-from shadowgraph.views.map_places import reach, where
+from shadowgraph.views.map_places import by, reach, where
 from shadowgraph.views.memory_map import MapBuffer, MapDamage, MemoryMap
 
 Columns = dict[str, list[str] | list[int] | Floats]
@@ -194,8 +194,9 @@ def _findings(buffer: MapBuffer, damages: Sequence[MapDamage]) -> str:
 
 
 def _told(damage: MapDamage, buffer: MapBuffer) -> str:
-    by = f" by {shown(damage.culprit)}" if damage.culprit else ""
-    return f"#{damage.finding} {damage.code}: {where(damage, buffer)}{by} {damage.when}".rstrip()
+    named = replace(damage, culprit=shown(damage.culprit))
+    place = f": {where(damage, buffer)}" if damage.located else f" {shown(buffer.name)}"
+    return f"#{damage.finding} {damage.code}{place}{by(named)} {damage.when}".rstrip()
 
 
 def _owners(memory: MemoryMap, scales: dict[str, Scale]) -> Columns:
@@ -234,8 +235,9 @@ def _marks(memory: MemoryMap, scales: dict[str, Scale], lanes: Sequence[int]) ->
 
 def _caption(damage: MapDamage, home: MapBuffer) -> str:
     """Victim and culprit, for the label of a mark: names by their ends."""
-    by = f" by {ending(damage.culprit)}" if damage.culprit else ""
-    return f"#{damage.finding} {ending(home.name)}: {reach(damage, home)}{by}"
+    named = replace(damage, culprit=ending(damage.culprit))
+    place = f": {reach(damage, home)}" if damage.located else ""
+    return f"#{damage.finding} {ending(home.name)}{place}{by(named)}"
 
 
 def ending(name: str) -> str:

@@ -27,18 +27,22 @@ class BytesReport(Reporter):
     ----------
     dtype
         The dtype to decode values as, instead of each buffer's own.
+    note
+        A line before the buffers; empty for none.
     """
 
     schema = SCHEMA
 
-    def __init__(self, buffers: Sequence[DumpedBuffer], dtype: str | None = None) -> None:
-        self.buffers, self.dtype = tuple(buffers), dtype
+    def __init__(self, buffers: Sequence[DumpedBuffer], dtype: str | None = None, note: str = "") -> None:
+        self.buffers, self.dtype, self.note = tuple(buffers), dtype, note
 
     def document(self) -> dict[str, Any]:
         return {"buffers": [self._plain(buffer) for buffer in self.buffers]}
 
     def lines(self, width: int | None = None) -> Iterator[Text]:
         """Every line; rows have the same width on a terminal and in a pipe."""
+        if self.note:
+            yield said(self.note, "yellow")
         for place, buffer in enumerate(self.buffers):
             if place:
                 yield Text()
