@@ -37,7 +37,7 @@ _STARTED = _process_start()  # also in forked children: their code may be older 
 
 
 def with_source_lines(finding: Finding) -> Finding:
-    """The finding with the text of the innermost lines that allocated its buffer, launched its culprit, and freed it."""
+    """The finding with the text of the innermost lines that allocated and freed its buffer and launched its culprit."""
     buffer = replace(finding.buffer, allocated_source=_innermost(finding.buffer.allocated))
     detail = finding.detail
     if detail is not None:

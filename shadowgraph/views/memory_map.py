@@ -124,7 +124,7 @@ class MapDamage:
     partial: bool = False
     located: bool = True
     truncated: bool = False
-    touched: str = ""
+    touched: str = "used by"
 
     @property
     def pieces(self) -> tuple[tuple[int, int], ...]:

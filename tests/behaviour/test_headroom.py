@@ -354,7 +354,8 @@ def test_the_report_has_the_fullest_few_and_the_document_all() -> None:
     said = [line for line in str(report).splitlines() if " entries, replay " in line]
     assert len(said) == 4
     assert said[0].startswith("   40 %  ")
-    assert f"8 of 20 entries, replay 3 of {graph.model.name}; at least 7, in 2 observed replays, written" in said[0]
+    rest = "at least 7, in 2 observed replays, written before the replay"
+    assert f"8 of 20 entries, replay 3 of {graph.model.name}; {rest}" in said[0]
     assert "high-water marks of static buffers, in observed replays, 4 of 6 (report --marks lists all)" in str(report)
     document = json.loads(report.to_json())
     assert [mark["used"] for mark in document["high_water"]] == [8, 7, 6, 5, 4, 3]

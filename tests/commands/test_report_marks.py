@@ -128,8 +128,8 @@ def test_a_mark_in_words() -> None:
     said = str(Report(run_of(high_water=(MARK,))))
     assert (
         "   94 %  draft.kv_indices (int32[3, 128]): 120 of 128 entries of a row, replay 7 of graph#1: 2 requests, "
-        "padded to 4; longest 16, 28 tokens; at least 8, in 12 observed replays, told by the plan; overflows at a "
-        "sum of lengths of 31"
+        "padded to 4; longest 16, 28 tokens; at least 8, in 12 observed replays, told by the plan; "
+        "overflows at a sum of lengths of 31"
     ) in said
     hidden = redacted(run_of(high_water=(replace(MARK, buffer="cache['a prompt'].x"),)))
     assert hidden.high_water == (replace(MARK, buffer="cache[...].x"),)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +18,8 @@ import shadowgraph as sg
 from shadowgraph.common.errors import UsageError
 from shadowgraph.model.buffers import Buffer
 from shadowgraph.model.guards import Side
+from shadowgraph.render.html.map_bars import bar_map
+from shadowgraph.render.plots.browsing import chart_of
 from shadowgraph.render.plots.memory_map import memory_map
 from shadowgraph.views.memory_map import MapAlias, MapBuffer, MapDamage, MemoryMap
 
@@ -184,7 +187,7 @@ def test_a_name_outlives_its_owner_in_a_damaged_buffer() -> None:
         _fill[(1,)](kept, 0, 9, BLOCK=16)
         [finding] = dbg.check()
         made = MemoryMap.of(dbg)
-        dbg.name("lost", _Owner())  # it may hold some later
+        dbg.name("lost", _Owner())
         later = MemoryMap.of(dbg)
     for one in (made, later):
         assert one.buffers[one.damages[0].buffer].names == finding.buffer.names == ("lost.short_lived",)
@@ -208,3 +211,26 @@ def test_the_data_needs_no_matplotlib_and_the_drawing_no_pyplot() -> None:
         "assert 'matplotlib' in sys.modules and 'matplotlib.pyplot' not in sys.modules\n"
     )
     subprocess.run([sys.executable, "-c", program], check=True)
+
+
+@pytest.mark.parametrize("free", [True, False], ids=["freed", "held"])
+def test_a_finding_on_a_whole_buffer_is_one_sentence(free: bool) -> None:
+    with sg.debug() as debugger:
+        owner = {"noise": torch.randn(64)}
+        debugger.name("sampler", owner)
+        graph = sg.HostGraph()
+        with sg.host_graph(graph):
+            kept = owner["noise"] + 1
+        if free:
+            del owner["noise"]
+        with pytest.raises(sg.FreedInputError) if free else nullcontext():
+            graph.replay()
+        memory = MemoryMap.of(debugger)
+    assert kept is not None
+    marks = chart_of(memory).marks
+    when = f"in replay 1 of {graph.model.name}"
+    used = 'sampler["noise"], read by aten.add.Tensor (node 0)'
+    assert list(marks["told"]) == ([f"#1 SG104 {used} {when}"] if free else [])
+    assert list(marks["caption"]) == ([f"#1 {used}"] if free else [])
+    said = [mark.text for row in bar_map(memory, lambda damage: "").rows for mark in row.marks]
+    assert said == ([f"the whole buffer, read by aten.add.Tensor (node 0) {when}"] if free else [])

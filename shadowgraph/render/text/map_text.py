@@ -10,7 +10,7 @@ from rich.text import Text
 
 from shadowgraph.common.words import form, plural, size
 from shadowgraph.render.text.shown import Reporter, said
-from shadowgraph.views.map_places import reach
+from shadowgraph.views.map_places import by, reach
 from shadowgraph.views.map_rows import Fold, Row, rows_of
 from shadowgraph.views.memory_map import MapBuffer, MapDamage, MemoryMap
 
@@ -78,8 +78,7 @@ def _row(memory: MemoryMap, row: Row, width: int | None) -> Iterator[Text]:
     yield _first_line(buffer, row.damages, width)
     indent = " " * 18
     for damage in row.damages:
-        by = f" by {damage.culprit}" if damage.culprit else ""
-        yield said(f"{indent}#{damage.finding} {damage.code}: {reach(damage, buffer)}{by} {damage.when}", "red")
+        yield said(f"{indent}#{damage.finding} {damage.code}: {reach(damage, buffer)}{by(damage)} {damage.when}", "red")
     for owner in row.owners:
         what = f"{buffer.name}{owner.relation}" if owner.relation[:1] in ("", "[", ".") else owner.relation
         yield said(f"{indent}also {', '.join(owner.names[:4])}: {what}", "dim")

@@ -12,7 +12,7 @@ from rich.text import Text
 from shadowgraph.checks.row_epochs import stretches
 from shadowgraph.common.words import form, plural, size
 from shadowgraph.render.text.shown import Reporter, said
-from shadowgraph.views.map_places import reach
+from shadowgraph.views.map_places import by, reach
 from shadowgraph.views.map_rows import Fold, rows_of
 from shadowgraph.views.memory_map import MapBuffer, MapDamage
 from shadowgraph.views.write_map import Sure, WriteMap
@@ -87,9 +87,8 @@ def _nodes_by_buffer(map: WriteMap) -> Mapping[tuple[int, Sure], set[int]]:
 
 
 def _damage(damage: MapDamage, buffer: MapBuffer, sure: bool) -> str:
-    by = f" by {damage.culprit}" if damage.culprit else ""
-    by += "" if sure else ", perhaps"
-    return f"#{damage.finding} {damage.code}: {reach(damage, buffer)}{by} {damage.when}"
+    perhaps = "" if sure else ", perhaps"
+    return f"#{damage.finding} {damage.code}: {reach(damage, buffer)}{by(damage)}{perhaps} {damage.when}"
 
 
 def _fate(buffer: MapBuffer) -> str:
