@@ -24,6 +24,7 @@ from shadowgraph.common.errors import UsageError
 from shadowgraph.common.suggestions import did_you_mean
 
 if TYPE_CHECKING:
+    from shadowgraph.dumps.naming import BufferNames
     from shadowgraph.dumps.reader import Dump
     from shadowgraph.model.graphs import Graph
     from shadowgraph.views.node_list import ListedGraph, Wanted
@@ -107,11 +108,13 @@ def _line(text: str) -> tuple[str, int | None]:
 def _listed(dumps: Sequence[Dump], graph: str | None, buffer: str | None, wanted: Wanted) -> Iterator[ListedGraph]:
     """Each graph once, from the latest dump of its process."""
     from shadowgraph.dumps.naming import BufferNames, require_known
+    from shadowgraph.dumps.node_memory import NodeMemory
     from shadowgraph.views.node_list import listed
 
     chosen = list(_graphs(dumps, graph))
     books = [BufferNames(dump) for dump in dumps]
     memory = [book.find(buffer) if buffer is not None else None for book in books]
+    names = [_names(buffer, book) for book in books]
     if buffer is not None and not any(memory):
         require_known(buffer, books)
     for place, model in sorted(chosen, key=lambda pair: (dumps[pair[0]].manifest.pid, pair[1].serial)):
@@ -121,10 +124,20 @@ def _listed(dumps: Sequence[Dump], graph: str | None, buffer: str | None, wanted
             model,
             books[place].at,
             (*facts.findings, *facts.notes),
-            replace(wanted, memory=memory[place]),
+            replace(wanted, memory=memory[place], names=names[place]),
             dump.manifest.pid,
             str(dump.path),
+            NodeMemory(books[place], model).at,
         )
+
+
+def _names(buffer: str | None, book: BufferNames) -> frozenset[str]:
+    """The names of the buffers that a name means; none for an address, which every tensor there has."""
+    from shadowgraph.dumps.naming import address_of
+
+    if buffer is None or address_of(buffer) is not None:
+        return frozenset()
+    return frozenset(map(book.name, book.buffers(buffer)))
 
 
 def _graphs(dumps: Sequence[Dump], wanted: str | None) -> Iterator[tuple[int, Graph]]:

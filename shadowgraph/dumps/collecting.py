@@ -23,11 +23,11 @@ from shadowgraph.common.exception_text import summary
 from shadowgraph.common.internal_errors import internal_errors
 from shadowgraph.common.settings import Settings
 from shadowgraph.dumps.planning import Piece, Plan, plan_of
-from shadowgraph.dumps.schema import DEPTH, GraphRecord, Manifest, StoreRow, UnreadRow, Why, WriteSetRow
+from shadowgraph.dumps.schema import DEPTH, GraphRecord, Manifest, StoreRow, TenantRow, UnreadRow, Why, WriteSetRow
 from shadowgraph.engines.losses import is_device_loss
 from shadowgraph.model.coverage import Coverage
 from shadowgraph.model.device_nodes import DeviceNode
-from shadowgraph.model.graphs import Graph
+from shadowgraph.model.graphs import Allocation, Graph
 from shadowgraph.model.guards import Guard
 from shadowgraph.model.row_history import InputRows
 from shadowgraph.model.run_facts import RunFacts, versions
@@ -110,7 +110,7 @@ def _collect(
         buffers=tuple(replace(buffer, freed_at=None) for buffer in live),  # the ledger's own go on changing
         freed=tuple(map(copy, context.ledger.freed)),
         owners=tuple(context.names.living()),
-        graphs=tuple(GraphRecord(g.serial, g.name, g.replays, tuple(node.launch for node in g.nodes)) for g in graphs),
+        graphs=tuple(map(_record, graphs)),
         replays=replays,
         launches=launches,
         unread=tuple(unread),
@@ -121,6 +121,18 @@ def _collect(
     )
     held = sorted([*read, *mirrored], key=lambda b: _ORDER[b.piece.why])
     return Collected(manifest, work.guards(), tuple(held)), graphs
+
+
+def _record(graph: Graph) -> GraphRecord:
+    """A graph without its device nodes."""
+    launches = tuple(node.launch for node in graph.nodes)
+    made = tuple(map(_tenant, graph.allocations))
+    return GraphRecord(graph.serial, graph.name, graph.replays, launches, ended=graph.ended, tenants=made)
+
+
+def _tenant(made: Allocation) -> TenantRow:
+    own = made.buffer.serial if made.buffer is not None else None
+    return TenantRow(made.before, made.where.start, made.where.nbytes, made.dtype, made.shape, made.itemsize, own)
 
 
 def _with_nodes(now: GraphRecord, graph: Graph) -> GraphRecord:

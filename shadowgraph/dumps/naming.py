@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from functools import partial
 from typing import Protocol, TypeVar
 
@@ -83,6 +83,12 @@ class BufferNames:
     def buffer_at(self, address: int) -> Buffer | None:
         """The buffer that holds an address: the smallest live one, else the one freed last."""
         return self._holders.of(address, address)
+
+    def buffer_before(self, address: int, ended: int, without: Collection[int]) -> Buffer | None:
+        """The same of the buffers allocated before a serial of the ledger, some serials left out."""
+        found = [each for each in self._holders.all_of(address) if each.serial <= ended and each.serial not in without]
+        live = [each for each in found if each.alive]
+        return min(live, key=lambda b: b.nbytes) if live else max(found, key=lambda b: b.freed_at or 0, default=None)
 
     def holder(self, where: TensorView | ByteRange) -> Buffer | None:
         """The buffer that holds a view or a range of bytes: the smallest live one, else the one freed last."""

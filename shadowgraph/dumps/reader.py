@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import stat
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -30,10 +30,11 @@ from shadowgraph.dumps.container import (
 from shadowgraph.dumps.encoding import decoded
 from shadowgraph.dumps.naming import BufferNames
 from shadowgraph.dumps.sanity import require_sane
-from shadowgraph.dumps.schema import GraphRecord, Manifest, PayloadRow, Why
+from shadowgraph.dumps.schema import GraphRecord, Manifest, PayloadRow, TenantRow, Why
 from shadowgraph.model.buffers import Buffer
-from shadowgraph.model.graphs import Graph, Node
+from shadowgraph.model.graphs import Allocation, Graph, Node
 from shadowgraph.model.launches import Launch
+from shadowgraph.model.ranges import ByteRange
 from shadowgraph.model.run_facts import RunFacts, document
 
 _ABOUT = ("reason", "time", "pid", "argv", "settings", "packages", "redacted", "unread", "left_out")
@@ -111,7 +112,8 @@ class Dump(HtmlRepr):
     @cached_property
     def graphs(self) -> tuple[Graph, ...]:
         """Models of the captured graphs."""
-        return tuple(map(_graph, self.manifest.graphs))
+        known = {buffer.serial: buffer for buffer in (*self.freed, *self.buffers)}
+        return tuple(_graph(record, known) for record in self.manifest.graphs)
 
     @cached_property
     def names(self) -> BufferNames:
@@ -160,11 +162,20 @@ class Dump(HtmlRepr):
         self.close()
 
 
-def _graph(record: GraphRecord) -> Graph:
+def _graph(record: GraphRecord, buffers: Mapping[int, Buffer]) -> Graph:
     graph = Graph(record.serial, record.name, (Node(index, launch) for index, launch in enumerate(record.nodes)))
     graph.replays, graph.unread = record.replays, record.unread
+    graph.ended = record.ended
     graph.build_device_later(lambda: record.device)
+    graph.build_allocations_later(lambda: [_allocation(row, buffers, record.ended) for row in record.tenants])
     return graph
+
+
+def _allocation(row: TenantRow, buffers: Mapping[int, Buffer], ended: int) -> Allocation:
+    own = buffers.get(row.buffer) if row.buffer is not None else None
+    serial = row.buffer if row.buffer is not None else ended
+    where = ByteRange(row.start, row.start + row.nbytes)
+    return Allocation(row.before, where, serial, row.dtype, row.itemsize, row.shape, own)
 
 
 def read_dump(path: str | os.PathLike[str]) -> Dump:

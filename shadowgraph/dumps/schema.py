@@ -22,6 +22,7 @@ from shadowgraph.model.launches import Launch
 from shadowgraph.model.owners import Owner
 from shadowgraph.model.row_history import InputRows
 from shadowgraph.model.run_facts import RunFacts
+from shadowgraph.model.saved_fields import Text
 from shadowgraph.model.write_sets import Written
 
 FORMAT = "shadowgraph.dump"
@@ -48,6 +49,19 @@ class Why(StrEnum):
     WINDOW = "window"  # the first or last bytes of a large buffer
 
 
+class TenantRow(msgspec.Struct, frozen=True, array_like=True):
+    """A tensor that a capture allocated from its pool, before the launch `before`; `buffer` is the serial of its own
+    entry in the ledger, None where it has none."""
+
+    before: Index
+    start: Index
+    nbytes: Index
+    dtype: Text
+    shape: tuple[int, ...] = ()
+    itemsize: int = 1
+    buffer: int | None = None
+
+
 class GraphRecord(msgspec.Struct, frozen=True):
     """A captured graph at the time of the dump; a node's number is its place in `nodes`.
 
@@ -59,6 +73,10 @@ class GraphRecord(msgspec.Struct, frozen=True):
         What they became; None where each launch is a node after the one before.
     unread
         Why `device` is not known, where it should be; else empty.
+    ended
+        The ledger's serial at the end of its capture; 0 where that was not seen.
+    tenants
+        What it allocated, in order.
     """
 
     serial: int
@@ -67,6 +85,8 @@ class GraphRecord(msgspec.Struct, frozen=True):
     nodes: tuple[Launch, ...] = ()
     device: tuple[DeviceNode, ...] | None = None
     unread: str = ""
+    ended: int = 0
+    tenants: tuple[TenantRow, ...] = ()
 
 
 class GuardRow(msgspec.Struct, frozen=True, array_like=True):

@@ -32,6 +32,10 @@ class Holders:
             self._found[where] = min(whole, key=lambda b: b.nbytes, default=last)
         return self._found[where]
 
+    def all_of(self, address: int) -> list[Buffer]:
+        """Every buffer that holds an address, live or freed."""
+        return [b for index in (self.live, self._freed) for _, b in index.overlapping(address, address + 1)]
+
 
 def _by_address(buffers: Iterable[Buffer]) -> RangeIndex[Buffer]:
     return RangeIndex((b.range, b) for b in buffers if b.nbytes)

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import msgspec
 
@@ -19,6 +20,8 @@ from shadowgraph.model.stacks import Stack
 
 # The name of the memory at an address, and the address's offset in bytes from its start; None for untracked memory.
 Named = Callable[[int], tuple[str, int] | None]
+# The same for the memory that a launch of the graph, by its number, was given.
+Given = Callable[[int, int], tuple[str, int] | None]
 
 
 class Part(msgspec.Struct, frozen=True):
@@ -114,6 +117,8 @@ class Wanted:
         End of the path of a file in the node's stack, and a line of it.
     memory
         Ranges; the node reads, writes or points into at least one of them.
+    names
+        The names of the buffers in these ranges, where other buffers had the same memory in turn; empty for all.
     """
 
     kernel: str = ""
@@ -121,6 +126,7 @@ class Wanted:
     line: int | None = None
     kind: NodeKind | None = None
     memory: Sequence[ByteRange] | None = None
+    names: frozenset[str] = frozenset()
 
     def __call__(self, node: ListedNode) -> bool:
         return (
@@ -133,14 +139,21 @@ class Wanted:
     def _launched(self, node: ListedNode) -> bool:
         return any(_is_end(self.file, f.file) and self.line in (None, f.line) for f in node.stack)
 
-    @staticmethod
-    def _points(node: ListedNode, memory: Sequence[ByteRange]) -> bool:
-        parts = [ByteRange(part.start, part.start + part.nbytes) for part in (*node.reads, *node.writes)]
+    def _points(self, node: ListedNode, memory: Sequence[ByteRange]) -> bool:
         return any(
-            where.contains(argument.address) or (not where.nbytes and argument.address == where.start)
+            (where.contains(argument.address) or (not where.nbytes and argument.address == where.start))
+            and self._names(argument.buffer)
             for where in memory
             for argument in node.arguments
-        ) or any(where.overlaps(part) for where in memory for part in parts)
+        ) or any(
+            where.overlaps(ByteRange(part.start, part.start + part.nbytes))
+            and (self._names(part.buffer) or not where.contains(part.start))
+            for where in memory
+            for part in (*node.reads, *node.writes)
+        )
+
+    def _names(self, name: str) -> bool:
+        return not self.names or not name or name in self.names
 
 
 def listed(
@@ -150,6 +163,7 @@ def listed(
     wanted: Wanted | None = None,
     pid: int | None = None,
     dump: str | None = None,
+    given: Given | None = None,
 ) -> ListedGraph:
     """The nodes of a graph, each child graph's nodes after their parent node.
 
@@ -159,9 +173,11 @@ def listed(
         Names memory; without it addresses stay numbers.
     findings
         Findings whose culprits are marked.
+    given
+        Names the memory of nodes whose launch is known, as it was at their capture; by default `named` does.
     """
     blamed = _culprits(graph, findings)
-    every = list(_nodes(graph, graph.device_nodes, named or _nameless, blamed))
+    every = list(_nodes(graph, graph.device_nodes, named or _nameless, blamed, given))
     kept = tuple(node for node in every if wanted is None or wanted(node))
     blind = tuple(_blind(every))
     return ListedGraph(graph.name, graph.serial, graph.replays, len(every), kept, graph.unread, pid, dump, blind)
@@ -182,12 +198,14 @@ def _nodes(
     nodes: Sequence[DeviceNode],
     named: Named,
     blamed: Mapping[int, tuple[Blamed, ...]],
+    given: Given | None,
     outer: ListedNode | None = None,
 ) -> Iterator[ListedNode]:
     for node in nodes:
-        made = _node(node, graph.launch_of(node), named, blamed.get(node.index, ()) if outer is None else (), outer)
+        here = partial(given, node.launch) if given is not None and node.launch is not None else named
+        made = _node(node, graph.launch_of(node), here, blamed.get(node.index, ()) if outer is None else (), outer)
         yield made
-        yield from _nodes(graph, node.inner, named, {}, made)
+        yield from _nodes(graph, node.inner, named, {}, given, made)
 
 
 def _node(

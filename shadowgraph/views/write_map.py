@@ -13,6 +13,7 @@ from functools import cache, partial
 from shadowgraph.common.errors import NothingToDrawError
 from shadowgraph.common.kernel_names import brief
 from shadowgraph.common.words import plural
+from shadowgraph.dumps.node_memory import NodeMemory
 from shadowgraph.dumps.schema import WriteSetRow
 from shadowgraph.model.buffers import Buffer
 from shadowgraph.model.device_nodes import DeviceNode
@@ -159,6 +160,7 @@ class _Maker:
         self.nodes: list[WriteNode] = []
         self.top: dict[int, int] = {}  # indices of the graph's own nodes by number
         self.untracked = 0
+        self._memory = NodeMemory(source.book, graph)
         dump = source.dump
         self._seen: dict[int, list[_Found]] = {}  # by the node's number
         self._buffers = {buffer.serial: buffer for buffer in dump.buffers}
@@ -237,7 +239,7 @@ class _Maker:
             self.nodes.append(WriteNode(place, self._brief(node.name), _where(node, launch)))
             if outer is None and self.graph.read_nodes is None and node.index in self._stores:
                 for start, stop in self._stores[node.index]:
-                    yield from self._within(at, start, stop, Sure.SEEN)
+                    yield from self._within(at, node, start, stop, Sure.SEEN)
             else:
                 yield from self._guessed(at, node, launch)
             yield from self._writes(node.inner, place)
@@ -245,7 +247,7 @@ class _Maker:
     def _guessed(self, at: int, node: DeviceNode, launch: Launch | None) -> Iterator[_Found]:
         """Ranges of copies and memsets; then pointer arguments of a kernel, unless they are known to be read only."""
         for where in node.writes:
-            yield from self._within(at, where.start, where.stop, Sure.SEEN)
+            yield from self._within(at, node, where.start, where.stop, Sure.SEEN)
         if node.writes:
             return
         given = _given(launch)
@@ -254,17 +256,17 @@ class _Maker:
             if known is not None and known.access is Access.READ:
                 continue
             if known is not None and known.access is not Access.UNKNOWN:
-                yield from self._within(at, known.view.start, known.view.stop, Sure.SIGNATURE)
+                yield from self._within(at, node, known.view.start, known.view.stop, Sure.SIGNATURE)
                 continue
-            buffer = self._holder(word.address)
+            buffer = self._holder(node, word.address)
             if buffer is None:
                 self.untracked += 1
             else:
                 yield _Found(at, buffer.serial, word.address, buffer.stop, Sure.GIVEN)
 
-    def _within(self, at: int, start: int, stop: int, sure: Sure) -> Iterator[_Found]:
+    def _within(self, at: int, node: DeviceNode, start: int, stop: int, sure: Sure) -> Iterator[_Found]:
         """A write to the smallest buffer that holds it, else to all buffers that it hits, guards included."""
-        holder = self._holder(start)
+        holder = self._holder(node, start)
         hit = self.source.book.live_in(start, stop) if holder is None or stop > holder.stop else [holder]
         inner = [b for b in hit if b.start <= start and stop <= b.stop]
         for buffer in [min(inner, key=lambda b: b.nbytes)] if inner else hit:
@@ -272,8 +274,10 @@ class _Maker:
             if start < high and low < stop:
                 yield _Found(at, buffer.serial, max(start, low), min(stop, high), sure)
 
-    def _holder(self, address: int) -> Buffer | None:
-        """The buffer at an address; among a graph's temporaries the one freed last."""
+    def _holder(self, node: DeviceNode, address: int) -> Buffer | None:
+        """The buffer that a node was given at an address; without its launch the one freed last."""
+        if node.launch is not None:
+            return self._memory.buffer_at(node.launch, address)
         return self.source.book.buffer_at(address)
 
 

@@ -5,18 +5,20 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from shadowgraph.common.kernel_names import brief
 from shadowgraph.common.source_paths import short
 from shadowgraph.common.words import plural
 from shadowgraph.dumps.naming import BufferNames
+from shadowgraph.dumps.node_memory import NodeMemory
 from shadowgraph.dumps.reader import Dump
 from shadowgraph.model.findings import Finding
 from shadowgraph.model.graphs import Graph
 from shadowgraph.render.text.last_check_text import last_check_of
 from shadowgraph.render.text.nodes_text import after, blind, details, extent, marks, place, told_once
 from shadowgraph.render.text.run_text import command
-from shadowgraph.views.node_list import ListedGraph, ListedNode, Named, listed
+from shadowgraph.views.node_list import Given, ListedGraph, ListedNode, Named, listed
 from shadowgraph.wrap.folder.process_record import ProcessRecord
 
 _NAME = 140  # columns of a kernel's name
@@ -90,13 +92,16 @@ def graph_tables(dump: Dump, book: BufferNames, file: str) -> tuple[tuple[GraphT
     named = {finding.graph for finding in found}
     graphs = sorted(dump.graphs, key=lambda graph: (graph.name not in named, -graph.replays, graph.serial))
     chosen = graphs[:_GRAPHS]
-    tables = (graph_table(graph, book.at, found, f"shadowgraph nodes {file}") for graph in chosen)
+    all = f"shadowgraph nodes {file}"
+    tables = (graph_table(graph, book.at, found, all, NodeMemory(book, graph).at) for graph in chosen)
     return tuple(tables), len(graphs) - len(chosen)
 
 
-def graph_table(graph: Graph, named: Named, findings: Sequence[Finding] = (), all: str = "") -> GraphTable:
+def graph_table(
+    graph: Graph, named: Named, findings: Sequence[Finding] = (), all: str = "", given: Given | None = None
+) -> GraphTable:
     """A graph's first nodes, and the nodes named in findings with their neighbours."""
-    return listed_table(listed(graph, named, findings), all)
+    return listed_table(listed(graph, named, findings, given=given), all)
 
 
 def listed_table(made: ListedGraph, all: str = "") -> GraphTable:
@@ -145,11 +150,14 @@ def launch_rows(dump: Dump, book: BufferNames) -> tuple[tuple[LaunchRow, ...], i
     """The last launches, the latest first; the number of other launches in the journal."""
     manifest = dump.manifest
     names = {row.serial: row.name for row in manifest.graphs}
+    memory = {graph.serial: NodeMemory(book, graph) for graph in dump.graphs}
     rows = []
     for row, launch in zip(manifest.launches[: -_LAUNCHES - 1 : -1], dump.launches[: -_LAUNCHES - 1 : -1], strict=True):
         node = f"{names.get(row.graph, f'graph#{row.graph}')} node {row.node}" if row.graph is not None else ""
         frame = launch.stack[0] if launch.stack else None
-        given = [f"{pointer.argument}: {_named(book, pointer.view.address)}" for pointer in launch.pointers[:_GIVEN]]
+        known = memory.get(row.graph) if row.graph is not None else None
+        at = partial(known.at, row.node) if known is not None and row.node is not None else book.at
+        given = [f"{pointer.argument}: {_named(at, pointer.view.address)}" for pointer in launch.pointers[:_GIVEN]]
         more = [f"... and {len(launch.pointers) - _GIVEN:,} more"] if len(launch.pointers) > _GIVEN else []
         where = f"{short(frame.file)}:{frame.line}" if frame is not None else ""
         said = (brief(launch.name, _NAME), node, where, ", ".join((*given, *more)))
@@ -157,8 +165,8 @@ def launch_rows(dump: Dump, book: BufferNames) -> tuple[tuple[LaunchRow, ...], i
     return tuple(rows), len(manifest.launches) - len(rows)
 
 
-def _named(book: BufferNames, address: int) -> str:
-    known = book.at(address)
+def _named(named: Named, address: int) -> str:
+    known = named(address)
     if known is None:
         return f"{address:#x}"
     return known[0] if not known[1] else f"{known[0]} + {known[1]:,}"
