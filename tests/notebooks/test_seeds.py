@@ -88,7 +88,7 @@ CLAIMS = {
             "run-watched": [
                 "SG101 out-of-bounds write: fill_kv_indices wrote 32 bytes past the end of draft.kv_indices",
                 "(int32[3, 128], 1,536 bytes) while preparing replay 5 of",
-                "bytes      1536 to 1567 of a 1,536-byte buffer, 32 changed; starts 0 bytes past the end",
+                "bytes      1,536 to 1,567 of a 1,536-byte buffer, 32 changed; starts 0 bytes past the end",
                 "culprit    triton fill_kv_indices, grid 3x2x4, defined at In[2]:",
                 "(confirmed)",
                 "row 2 is 128 wide; 8 entries beyond it, past the end of the buffer",
