@@ -89,6 +89,8 @@ def debug(*unnamed: object, **options: Any) -> DebugBlock:
 
     Parameters
     ----------
+    *unnamed
+        None are taken: options have names.
     **options
         Fields of `Settings`; unset fields come from ``SHADOWGRAPH_*`` variables, then from the defaults.
 
@@ -116,6 +118,8 @@ def install(*unnamed: object, **options: Any) -> Debugger:
 
     Parameters
     ----------
+    *unnamed
+        None are taken: options have names.
     **options
         Fields of `Settings`, as for `debug`.
 

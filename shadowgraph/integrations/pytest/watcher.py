@@ -210,7 +210,7 @@ class Watcher:
     def check(self) -> None:
         """Check now, so that findings are assigned to the current place."""
         debugger = self.debugger
-        if debugger is None:
+        if debugger is None or not debugger.started:  # a test may have ended it
             return
         began = time.perf_counter()
         try:
