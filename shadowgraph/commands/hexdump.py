@@ -6,7 +6,15 @@ import argparse
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from shadowgraph.commands.opening import add_source, find_finding, latest_dumps, made_up, present, settle_source, sought
+from shadowgraph.commands.opening import (
+    add_source,
+    find_finding,
+    fitting_dumps,
+    made_up,
+    present,
+    settle_source,
+    sought,
+)
 from shadowgraph.common.errors import UsageError
 from shadowgraph.common.suggestions import did_you_mean
 
@@ -41,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
     settle_source(args, "hexdump", required=True)
     _require(args)
     with ExitStack() as opened:
-        dumps = latest_dumps(args.path, opened, args.pid)
+        dumps = fitting_dumps(args.path, opened, args.pid, args.around, args.buffer)
         with made_up(args.path, "list"):
             books = [BufferNames(dump) for dump in dumps]
             found = sought(args.buffer, books)

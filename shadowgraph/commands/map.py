@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from shadowgraph.commands.opening import (
     add_source,
     find_finding,
+    fitting_dumps,
     graph_of,
     latest_dumps,
     made_up,
@@ -76,7 +77,7 @@ def run(args: argparse.Namespace) -> int:
     if is_saved(args.path):
         return _present_memory(_saved_maps(args), args)
     with ExitStack() as opened:
-        dumps = latest_dumps(args.path, opened, args.pid)
+        dumps = fitting_dumps(args.path, opened, args.pid, args.finding, args.buffer)
         if args.finding is not None:
             dumps = [find_finding(dumps, args.finding)[0]]
         if drawing:

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 PATH = "a dump, the run folder of `shadowgraph wrap` (the latest dump of each process), or a report: see docs/verbs.md"
 
+_HOW = "for its bytes wrap with --dump findings,exit, or suppress the earlier finding"
+
 
 class Presentable(Protocol):
     """Data with a JSON and a text form."""
@@ -186,6 +188,71 @@ def latest_dumps(path: str, opened: ExitStack, pid: int | None = None) -> list[D
             dump.close()
     require_process(latest, pid, path)
     return [latest[each] for each in sorted(latest) if pid in (None, each)]
+
+
+def fitting_dumps(
+    path: str, opened: ExitStack, pid: int | None = None, finding: int | None = None, buffer: str | None = None
+) -> list[Dump]:
+    """A dump, or of each process of a run the newest dump that has the bytes of a finding or a buffer, else of the most
+    findings; in order of process id. Notes on standard error say where that is not the newest one, and which findings
+    came after it.
+
+    Raises
+    ------
+    UsageError
+        When the requested process has no dump, or the finding came after every dump.
+    """
+    from shadowgraph.dumps.choosing import fullest, knows_finding
+    from shadowgraph.wrap.folder.reader import read_run
+
+    if not os.path.isdir(path):
+        return latest_dumps(path, opened, pid)
+    by_process: dict[int, list[Dump]] = {}
+    for dump in run_dumps(path, opened):
+        by_process.setdefault(dump.manifest.pid, []).append(dump)
+    require_process(by_process, pid, path)
+    wanted = [by_process[each] for each in sorted(by_process) if pid in (None, each)]
+    chosen = [fullest(dumps, finding, buffer) for dumps in wanted]
+    if finding is None or not any(knows_finding(dump, finding) for dump in chosen):
+        _tell_later(chosen, wanted, read_run(path).merged().findings, finding)
+    for dump, dumps in zip(chosen, wanted, strict=True):
+        if dump is not dumps[0]:
+            _note(f"read from {dump.path.name}: {dumps[0].path.name}, the newest, has less of these bytes")
+    _close_all(dump for dumps in by_process.values() for dump in dumps if dump not in chosen)
+    return chosen
+
+
+def _tell_later(
+    chosen: Sequence[Dump], dumps: Sequence[Sequence[Dump]], findings: Sequence[Finding], wanted: int | None
+) -> None:
+    """Note the findings of a run that came after the chosen dumps, and where their bytes are.
+
+    Raises
+    ------
+    UsageError
+        With that note, where the wanted finding is one of them.
+    """
+    from shadowgraph.dumps.choosing import later_findings, later_said
+
+    for dump, others in zip(chosen, dumps, strict=True):
+        later = later_findings(dump, findings)
+        if not later:
+            continue
+        having = next((other.path.name for other in others if not later_findings(other, later)), None)
+        how = f"{having} has {'it' if len(later) == 1 else 'them'}" if having is not None else _HOW
+        said = f"{later_said(dump, later)}: {how}"
+        if any(each.id == wanted for each in later):
+            raise UsageError(said)
+        _note(said)
+
+
+def _close_all(dumps: Iterable[Dump]) -> None:
+    for dump in dumps:
+        dump.close()
+
+
+def _note(text: str) -> None:
+    print(f"shadowgraph: note: {text}", file=sys.stderr)
 
 
 def require_process(pids: Iterable[int], wanted: int | None, path: str) -> None:

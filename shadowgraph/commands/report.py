@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from shadowgraph.commands.opening import facts_at, latest_dumps, made_up, opened_dump
+from shadowgraph.commands.opening import facts_at, fitting_dumps, made_up, opened_dump
 from shadowgraph.common.errors import DamagedDumpError, DumpError, MissingFileError, RunFolderError, UsageError
 
 if TYPE_CHECKING:
@@ -139,14 +139,14 @@ def _dump_page(path: str, opened: ExitStack) -> Page:
 
 
 def _run_page(path: str, opened: ExitStack) -> Page:
-    """The page of a run, with the latest dump of each process where one can be read."""
+    """The page of a run, with the fullest dump of each process where one can be read."""
     from shadowgraph.render.html.page import run_page
     from shadowgraph.render.text.run_text import RunReport
     from shadowgraph.wrap.folder.reader import read_run
 
     report = RunReport(read_run(path))
     try:
-        dumps = latest_dumps(path, opened)
+        dumps = fitting_dumps(path, opened)
     except (DumpError, MissingFileError, RunFolderError) as error:
         dumps = []
         if report.run.dumps:

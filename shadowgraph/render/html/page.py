@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from shadowgraph.dumps.choosing import later_findings, later_said
 from shadowgraph.dumps.reader import Dump
 from shadowgraph.model.coverage import Coverage
 from shadowgraph.model.findings import Finding, Severity
@@ -155,7 +156,7 @@ def run_page(report: RunReport, dumps: Sequence[Dump]) -> Page:
         title=f"shadowgraph report: {run.folder.name}",
         file=shlex.quote(str(run.folder)),
         tail=(Said(where(run)),),
-        parts=tuple(map(_part, shown)),
+        parts=tuple(_part(dump, later_said(dump, later_findings(dump, report.facts.findings))) for dump in shown),
         more_parts=len(order) - len(shown),
     )
 
@@ -175,13 +176,13 @@ def with_run(page: Page, run: Run) -> Page:
     )
 
 
-def _part(dump: Dump) -> Part:
+def _part(dump: Dump, later: str = "") -> Part:
     book, file = dump.names, shlex.quote(str(dump.path))
     graphs, more_graphs = graph_tables(dump, book, file)
     launches, more_launches = launch_rows(dump, book)
     drawn = DumpedMap(dump.manifest.pid, str(dump.path), dumped_map(dump, book))
     return Part(
-        title=f"process {dump.manifest.pid}, {dump.path.name}",
+        title=f"process {dump.manifest.pid}, {later or dump.path.name}",
         file=file,
         graphs=graphs,
         more_graphs=more_graphs,

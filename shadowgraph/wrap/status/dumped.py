@@ -8,11 +8,13 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
 from shadowgraph.common.errors import ShadowgraphError
+from shadowgraph.dumps.choosing import held_buffers, worth_of
 from shadowgraph.dumps.naming import BufferNames
 from shadowgraph.dumps.reader import Dump, read_dump
 from shadowgraph.model.buffers import Buffer
@@ -28,7 +30,7 @@ from shadowgraph.wrap.status.tables import Row, Table
 _ROWS = 500
 _HEADINGS = ("address", "bytes", "guard before", "guard after", "role", "findings", "buffer")
 _NEAR = 9  # rows of the map of a finding's own page: its buffer and the neighbours
-_KEPT = 32  # findings and maps
+_KEPT = 128  # findings, maps, and what dumps have
 _Known = tuple[int, str, int, str]
 _T = TypeVar("_T")
 
@@ -60,7 +62,7 @@ class NewestDumps:
         self._made: dict[tuple[object, ...], object] = {}
 
     def memory(self, run: Run, findings: tuple[Finding, ...], up: str) -> DumpedMemory | None:
-        """The map of the newest dump; None without a dump.
+        """The map of the newest dump, or of an older one with more findings' bytes; None without a dump.
 
         Parameters
         ----------
@@ -74,7 +76,7 @@ class NewestDumps:
         ShadowgraphError
             When the dump cannot be read.
         """
-        newest = next(iter(_newest(run)), None)
+        newest = self._fullest(run)
         if newest is None:
             return None
         numbers = {_known(finding): finding.id for finding in findings}
@@ -82,9 +84,10 @@ class NewestDumps:
         return self._once(key, newest[1], lambda dump: _memory(dump, _pages(dump, numbers, up)))
 
     def finding(self, run: Run, finding: Finding, findings: tuple[Finding, ...], up: str) -> DumpedFinding | None:
-        """A finding in the newest dump of its process that has it; None without one. Parameters as of `memory`."""
+        """A finding in the newest dump of its process that has its bytes, else that knows it; None without one.
+        Parameters as of `memory`."""
         numbers = {_known(each): each.id for each in findings}
-        for date, path in _newest(run, finding.pid):
+        for date, path in self._holding(_newest(run, finding.pid), finding.buffer.serial):
             try:
                 key = (date, path, finding.id, up, tuple(numbers.items()))
                 made = self._once(key, path, lambda dump: _finding(dump, finding, _pages(dump, numbers, up)))
@@ -93,6 +96,32 @@ class NewestDumps:
             if made is not None:
                 return made
         return None
+
+    def _fullest(self, run: Run) -> tuple[int, Path] | None:
+        """Of the process of the newest dump the newest one with the bytes of the most findings: at a program's exit the
+        buffers are freed."""
+        newest = next(iter(_newest(run)), None)
+        if newest is None:
+            return None
+        pid, most = self._worth(*newest)
+        for older in _newest(run, pid)[1:]:
+            with suppress(ShadowgraphError):
+                whose, worth = self._worth(*older)
+                if whose == pid and worth > most:
+                    newest, most = older, worth
+        return newest
+
+    def _worth(self, date: int, path: Path) -> tuple[int, int]:
+        return self._once((date, path), path, lambda dump: (dump.manifest.pid, worth_of(dump)))
+
+    def _holding(self, dumps: list[tuple[int, Path]], serial: int) -> list[tuple[int, Path]]:
+        """The dumps that have bytes of a buffer before the others; unreadable ones are left out."""
+        holding, others = [], []
+        for date, path in dumps:
+            with suppress(ShadowgraphError):
+                held = self._once((date, path, serial), path, lambda dump: serial in held_buffers(dump))
+                (holding if held else others).append((date, path))
+        return holding + others
 
     def _once(self, key: tuple[object, ...], path: Path, make: Callable[[Dump], _T]) -> _T:
         with self._lock:
@@ -164,7 +193,7 @@ def _memory(dump: Dump, page_of: Callable[[MapDamage], str]) -> DumpedMemory:
     rows = (_row(buffer, names, graphs, found) for buffer in shown)
     return DumpedMemory(
         f"Memory of process {about.pid}",
-        f"from the newest dump, {_about(dump)}",
+        f"from the dump {_about(dump)}",
         bar_map(dumped_map(dump, names), page_of),
         Table.of("map", _HEADINGS, rows, len(order) - len(shown)),
     )
