@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from shadowgraph.checks.out_of_bounds.facts import RowOverrun
-from shadowgraph.checks.out_of_bounds.rows import row_overruns, stored_twice
+from shadowgraph.checks.out_of_bounds.rows import overwritten, row_overruns, stored_twice
 from shadowgraph.model.ranges import ByteRange
 from shadowgraph.model.views import TensorView
 from shadowgraph.tracking.stores import StoreLog
@@ -361,3 +361,30 @@ def test_a_log_that_keeps_ranges_only_shows_no_rows() -> None:
     assert overruns(log, view) == [(0, 2, 2, (1,))]
     log.compact()
     assert overruns(log, view) == []
+
+
+# -- what an element had before it was stored again --------------------------------------------------------------------
+
+
+def _element(view: TensorView, row: int, column: int, count: int = 1) -> ByteRange:
+    start = view.start + (row * view.stride[0] + column) * view.itemsize
+    return ByteRange(start, start + count * view.itemsize)
+
+
+@pytest.mark.parametrize("order", [None, [1, 0]])
+def test_the_value_that_another_row_stored_over(order: list[int] | None) -> None:
+    view = table(2, 8)
+    log = row_writer(view, [10, 8], order=order)
+    values = overwritten(log, _element(view, 1, 0, 2))
+    assert values is not None
+    by_program = {one.program[0]: one.values[8:10] if one.program[0] == 0 else one.values[:2] for one in log.stores}
+    first, second = (by_program[k].tobytes() for k in order or [0, 1])
+    assert values == (first, second)
+
+
+def test_an_element_that_got_one_value_has_none_before_it() -> None:
+    view = table(2, 8)
+    log = row_writer(view, [10, 8])
+    assert overwritten(log, _element(view, 0, 0)) is None
+    assert overwritten(log, _element(view, 1, 1, 2)) is None, "only the first of the two got another value"
+    assert overwritten(row_writer(view, [8, 8]), _element(view, 1, 0)) is None

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import triton
+import triton.language as tl
 from map_makers import boxes, gids, require_readable, texts
 
 import shadowgraph as sg
@@ -17,6 +20,7 @@ from shadowgraph.demos.device import HostDevice
 from shadowgraph.demos.kernels import fill
 from shadowgraph.dumps.reader import read_dump
 from shadowgraph.render.plots.byte_map import byte_map
+from shadowgraph.render.text.text import finding_lines
 from shadowgraph.views.byte_map import ByteFold, ByteMap, folded
 from shadowgraph.views.byte_rows import ByteCell, Fate, Ground
 
@@ -182,3 +186,57 @@ def test_a_large_fault_is_folded_in_its_middle() -> None:
     assert {32, 32 + 1984} <= set(offsets), "its first and its last row"
     with pytest.raises(UsageError, match="limit must be from 1 to 200, not 0"):
         byte_map(map, limit=0)
+
+
+class _Rows:
+    """A table of which one row's entries run into the next, or fit."""
+
+    def __init__(self, debugger: sg.Debugger, length: int) -> None:
+        with debugger.guard():
+            self.table = torch.zeros(3, 4, dtype=torch.int32)
+        debugger.name("w", self)
+        self.graph = sg.HostGraph()
+        with sg.host_graph(self.graph):
+            self.output = self.table * 2
+        pack_rows[(3,)](self.table, length, 4, BLOCK=16)
+        self.graph.replay()
+
+
+@triton.jit
+def pack_rows(out, length, stride, BLOCK: tl.constexpr):
+    row = tl.program_id(0)
+    at = tl.arange(0, BLOCK)
+    tl.store(out + row * stride + at, 100 * (row + 1) + at, mask=at < tl.where(row == 0, length, 4))
+
+
+def test_a_lost_entry_of_a_row_shows_both_values() -> None:
+    with sg.debug() as debugger:
+        kept = _Rows(debugger, 5)
+        (finding,) = debugger.findings
+        map = ByteMap.of(debugger)
+        assert kept.table[1, 0].item() == 200
+    assert finding.window is not None
+    assert finding.window.offset == 16
+    lost, left = (int(each).to_bytes(4, "little") for each in (104, 200))
+    assert (finding.window.expected, finding.window.found) == (lost.hex(), left.hex())
+    cells = _cells(map)
+    assert bytes(cells[at].value or 0 for at in range(16, 20)) == left
+    assert bytes(cells[at].expected or 0 for at in range(16, 20)) == lost
+    assert "changed (below: what was there)" in texts(byte_map(map))
+    assert any("was 68 00 00 00" in line.plain for line in finding_lines(finding))
+
+
+def test_rows_that_fit_have_no_finding() -> None:
+    with sg.debug() as debugger:
+        _Rows(debugger, 4)
+        assert not debugger.findings
+
+
+def test_the_legend_promises_only_known_values() -> None:
+    with sg.debug() as debugger:
+        _kept = _Rows(debugger, 5)
+        map = ByteMap.of(debugger)
+    rows = tuple(replace(row, cells=tuple(replace(cell, expected=None) for cell in row.cells)) for row in map.rows)
+    said = texts(byte_map(replace(map, rows=rows)))
+    assert "changed (what was there is not known)" in said
+    assert "changed (below: what was there)" not in said

@@ -12,7 +12,7 @@ from shadowgraph.checks.attribution import draft_phase, suspects
 from shadowgraph.checks.base import Check, Checkpoint, Detection, bytes_in
 from shadowgraph.checks.out_of_bounds import CODE
 from shadowgraph.checks.out_of_bounds.facts import OverrunDetail, RowOverrun
-from shadowgraph.checks.out_of_bounds.rows import TableOverruns, row_overruns, stored_twice, table_overruns
+from shadowgraph.checks.out_of_bounds.rows import TableOverruns, overwritten, row_overruns, stored_twice, table_overruns
 from shadowgraph.checks.out_of_bounds.table_views import tables_of
 from shadowgraph.checks.out_of_bounds.unguarded_overruns import unguarded_stores
 from shadowgraph.engines.base import Evidence
@@ -23,6 +23,8 @@ from shadowgraph.model.ranges import ByteRange, RangeSet
 from shadowgraph.model.views import TensorView
 from shadowgraph.tracking.stores import StoreLog
 from shadowgraph.tracking.writes import Write
+
+_LOST_BYTES = 256  # lost elements whose two values a finding keeps
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,12 +126,16 @@ class OutOfBounds(Check):
         self, write: Write, buffer: Buffer, view: TensorView, found: TableOverruns, checkpoint: Checkpoint
     ) -> None:
         phase, graph, replay = draft_phase(self.context, checkpoint, buffer.range, (write,))
+        window, expected, found_there = _lost_values(write, found)
         self.context.report(
             Detection(
                 code=CODE,
                 checkpoint=checkpoint,
                 buffer=buffer,
                 **bytes_in(found.lost),
+                window=window,
+                expected=expected,
+                found=found_there,
                 side=Side.ROW,
                 culprits=(write,),
                 phase=phase,
@@ -154,6 +160,15 @@ class OutOfBounds(Check):
             if stored_twice(stores, buffer.range) and not _past_guards(write, buffer):
                 found |= {table: buffer for view in views for table in tables_of(view, buffer)}
         return found
+
+
+def _lost_values(write: Write, found: TableOverruns) -> tuple[int | None, bytes, bytes]:
+    """The window of a finding about rows: from the first lost element on, as far as the next one follows it."""
+    first = next(iter(found.lost))
+    itemsize = write.stores.within(first)[0].itemsize if write.stores is not None else 1
+    where = ByteRange(first.start, min(first.stop, first.start + _LOST_BYTES // itemsize * itemsize))
+    values = overwritten(write.stores, where) if write.stores is not None else None
+    return (where.start, *values) if values is not None else (None, b"", b"")
 
 
 def _late(evidence: Evidence[object]) -> bool:

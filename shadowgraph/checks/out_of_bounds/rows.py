@@ -90,6 +90,28 @@ def stored_twice(log: StoreLog, where: ByteRange) -> bool:
     return stored > sum(part.nbytes for part in log.ranges.intersection(where))
 
 
+def overwritten(log: StoreLog, where: ByteRange) -> tuple[bytes, bytes] | None:
+    """What a launch stored in a range before it stored another value there, and what it left there; None where some
+    element of the range did not get two values.
+
+    Parameters
+    ----------
+    where
+        Whole elements.
+    """
+    before, last = dict[int, bytes](), dict[int, bytes]()
+    for store in log.within(where):
+        for address, value in zip(store.addresses.tolist(), store.values, strict=True):
+            stored = value.tobytes()
+            if last.get(address, stored) != stored:
+                before[address] = last[address]
+            last[address] = stored
+    found = sorted(before)
+    pieces = b"".join(before[at] for at in found), b"".join(last[at] for at in found)
+    whole = found[:1] == [where.start] and all(len(piece) == where.nbytes for piece in pieces)
+    return pieces if whole else None
+
+
 def _losses(lanes: Lanes, table: Table, atomics: bool, start: int) -> TableOverruns:
     """Overruns of a launch of which no grid axis walks the rows, or each of its programs several of them: told only
     where elements are lost."""

@@ -104,7 +104,9 @@ def _counts(map: ByteMap) -> str:
 def _legend(map: ByteMap) -> list[Entry]:
     cells = [cell for row in map.rows for cell in row.cells]
     grounds, fates = {cell.ground for cell in cells}, {cell.fate for cell in cells}
-    entries = [Entry(VERMILLION, "changed (below: what was there)")] if Fate.CHANGED in fates else []
+    known = any(cell.changed and cell.expected is not None for cell in cells)
+    changed = "changed (below: what was there)" if known else "changed (what was there is not known)"
+    entries = [Entry(VERMILLION, changed)] if Fate.CHANGED in fates else []
     entries += [Entry(YELLOW, "among them, as it was")] if Fate.AS_WAS in fates else []
     for ground in Ground:
         if ground in grounds:

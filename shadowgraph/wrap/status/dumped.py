@@ -116,7 +116,7 @@ class NewestDumps:
 
     def _holding(self, dumps: list[tuple[int, Path]], serial: int) -> list[tuple[int, Path]]:
         """The dumps that have bytes of a buffer before the others; unreadable ones are left out."""
-        holding, others = [], []
+        holding, others = list[tuple[int, Path]](), list[tuple[int, Path]]()
         for date, path in dumps:
             with suppress(ShadowgraphError):
                 held = self._once((date, path, serial), path, lambda dump: serial in held_buffers(dump))
