@@ -185,7 +185,7 @@ function draw(scale) {
   fit(scale, rows);
 }
 
-// At most once a frame, however fast somebody pans.
+// At most once a frame, however fast the map is panned.
 function soon(scale) {
   const source = seen[scale].names;
   if (source.is_due) return;
