@@ -138,7 +138,7 @@ def _list(cases: Iterable[Case]) -> None:
 
 def _show(out: PlainConsole, outcome: Any, reports: bool) -> None:
     colour = {"passed": "green", "failed": "bold red", "invalid": "bold yellow"}[outcome.verdict]
-    kind = "silent" if outcome.case.control else f"{len(outcome.findings)} found, fixed twin silent"
+    kind = "silent" if outcome.case.control else f"{len(outcome.findings)} found, none in the fixed program"
     said = kind if outcome.verdict == "passed" else "; ".join(outcome.complaints)
     line = Text(f"{outcome.verdict:8}", style=colour)
     out.print(line.append(f" {outcome.case.id:16} {outcome.case.title}: {said}", style="not bold default"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import ctypes
 import logging
+import os
 import platform
 import sys
 from collections.abc import Callable, Iterator
@@ -52,7 +53,14 @@ def run(args: argparse.Namespace) -> int:
     else:
         _show(lines)
         if args.selftest:
-            print("selftest: " + ("; ".join(problems) if problems else "a planted overflow was found, its twin silent"))
+            print(
+                "selftest: "
+                + (
+                    "; ".join(problems)
+                    if problems
+                    else "the planted overflow was found, and nothing in the same program without it"
+                )
+            )
     if problems:
         return SELFTEST_FAILED
     return 0 if all(line.state != "wrong" for line in lines) else 5
@@ -61,26 +69,27 @@ def run(args: argparse.Namespace) -> int:
 def examine() -> list[Line]:
     """Every line, in the order of importance."""
     cuda = f"cuda{_cuda_of_torch()}"
+    gpu = _gpu()
     return [
         Line("python", "ok", platform.python_version(), "everything"),
         _torch(),
-        _gpu(),
+        gpu,
         _package("numpy", "the host engine", "pip install numpy"),
-        _triton(),
+        _triton(gpu),
         _package("matplotlib", "memory maps", install_command("plot")),
         _package("bokeh", "interactive maps", install_command("notebook", "bokeh")),
         _sglang(),
         _package("transformers", "the sglang and language-model tests", install_command("sglang", "transformers")),
-        _package(f"cupy-{cuda}x", "checks on a GPU", install_command(cuda, f"cupy-{cuda}x"), "cupy"),
-        _package("cuda-bindings", "reading CUDA graphs", install_command(cuda, "cuda-bindings")),
-        _package("flashinfer-python", "the flashinfer tests on a GPU", "pip install flashinfer-python"),
+        *_for_gpu(gpu, cuda),
         _arena(),
     ]
 
 
 def selftest() -> list[str]:
     """Plant an overflow of 12 bytes into a host graph's input, then a write that fits; returns the errors found."""
-    problems = []
+    problems: list[str] = []
+    if _torch().state != "ok":
+        return ["torch is needed for it"]
     for elements, wanted in ((3, 12), (0, 0)):
         with _unlogged():
             seen = _planted(elements)
@@ -135,35 +144,57 @@ def _torch() -> Line:
 
 
 def _cuda_of_torch() -> str:
-    """The major version of CUDA that torch was built for; that of new builds where it was built for none."""
-    import torch
-
+    """The major version of CUDA that torch was built for; that of new builds where it was built for none, or where
+    torch is not here."""
+    try:
+        import torch
+    except ImportError:
+        return _NEWEST_CUDA
     return (torch.version.cuda or _NEWEST_CUDA).split(".")[0]
 
 
 def _gpu() -> Line:
-    import torch
-
+    try:
+        import torch
+    except ImportError:
+        return Line("GPU", "missing", "-", "CUDA graphs", "not known without torch")
     if torch.cuda.is_available():
         return Line("GPU", "ok", torch.cuda.get_device_name(), "CUDA graphs")
     return Line("GPU", "missing", "none", "CUDA graphs", "none needed for the host backend")
 
 
-def _triton() -> Line:
+def _for_gpu(gpu: Line, cuda: str) -> list[Line]:
+    """Packages that serve programs on a GPU alone; without one there is nothing to install."""
+    lines = [
+        _package(f"cupy-{cuda}x", "checks on a GPU", install_command(cuda, f"cupy-{cuda}x"), "cupy"),
+        _package("cuda-bindings", "reading CUDA graphs", install_command(cuda, "cuda-bindings")),
+        _package("flashinfer-python", "the flashinfer tests on a GPU", "pip install flashinfer-python"),
+    ]
+    if gpu.found != "none":
+        return lines
+    said = "not needed here: there is no GPU"
+    return [msgspec.structs.replace(line, advice=said) if line.state == "missing" else line for line in lines]
+
+
+def _triton(gpu: Line) -> Line:
     line = _package("triton", "Triton kernels on the host backend", install_command("triton"))
     if line.state == "ok" and line.found.startswith("3.6"):
         numpy_version = tuple(int(part) for part in version("numpy").split(".")[:2])
         if numpy_version >= (2, 4):
             said = "Triton 3.6's interpreter fails with numpy 2.4 and later: pip install 'numpy<2.4'"
             return Line("triton", "wrong", line.found, line.needed_for, said)
+    if line.state == "ok" and gpu.found == "none" and os.environ.get("TRITON_INTERPRET") != "1":
+        return msgspec.structs.replace(line, advice="no GPU here: set TRITON_INTERPRET=1 to run its kernels on the CPU")
     return line
 
 
 def _sglang() -> Line:
-    from shadowgraph.demos.sglang.host import SGLANG_VERSION, sglang_version
-
-    found = sglang_version()
     use, advice = "the founding cases", "python3 tools/bootstrap.py demo, in a checkout, installs it"
+    try:
+        from shadowgraph.demos.sglang.host import SGLANG_VERSION, sglang_version
+    except ImportError:  # no torch
+        return Line("sglang", "missing", "-", use, advice)
+    found = sglang_version()
     if found is None:
         return Line("sglang", "missing", "-", use, advice)
     if found != SGLANG_VERSION:

@@ -93,6 +93,8 @@ class RunFacts(msgspec.Struct, frozen=True):
         The suppressed findings, those of one rule and fingerprint as one.
     ended
         Whether the run is over and was watched to its end, so that a rule that hid nothing is stale.
+    endings
+        How processes ended other than by their own will: at a fence, by an exception or by a signal, each in words.
     """
 
     findings: tuple[Finding, ...]
@@ -120,6 +122,7 @@ class RunFacts(msgspec.Struct, frozen=True):
     suppressions: tuple[RuleCount, ...] = ()
     hidden: tuple[Finding, ...] = ()
     ended: bool = False
+    endings: Kept[tuple[str, ...]] = ()
 
     @property
     def told(self) -> tuple[Finding, ...]:

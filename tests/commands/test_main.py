@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from importlib import import_module
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
 import pytest
@@ -123,6 +124,60 @@ def test_doctor(capsys: pytest.CaptureFixture[str]) -> None:
     assert all(line["advice"] for line in document["lines"] if line["state"] == "missing")
     assert document["selftest"] == []
     assert {"matplotlib", "bokeh"} <= lines.keys(), "what draws"
+
+
+def test_doctor_without_a_gpu(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    monkeypatch.setattr(doctor, "version", lambda name: "1.0" if name in ("triton", "torch") else missing(name))
+
+    def lines(interpret: str) -> dict[str, dict[str, str]]:
+        monkeypatch.setenv("TRITON_INTERPRET", interpret)
+        main(["doctor", "--json"])
+        return {line["what"]: line for line in json.loads(capsys.readouterr().out)["lines"]}
+
+    told = lines("0")
+    assert told["triton"]["advice"] == "no GPU here: set TRITON_INTERPRET=1 to run its kernels on the CPU"
+    for line in told.values():
+        if line["what"].startswith(("cupy", "cuda-bindings", "flashinfer")):
+            assert line["advice"] == "not needed here: there is no GPU"
+    assert lines("1")["triton"]["advice"] == ""
+
+
+def test_doctor_with_a_gpu_names_what_it_needs(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.get_device_name", lambda: "NVIDIA H200")
+    monkeypatch.setattr(doctor, "version", missing)
+    monkeypatch.setenv("TRITON_INTERPRET", "0")
+    main(["doctor", "--json"])
+    told = {line["what"]: line for line in json.loads(capsys.readouterr().out)["lines"]}
+    assert "cuda-bindings" in told["cuda-bindings"]["advice"]
+    assert "TRITON_INTERPRET" not in told["triton"]["advice"]
+
+
+def missing(name: str) -> str:
+    raise PackageNotFoundError(name)
+
+
+def test_doctor_without_torch(tmp_path: Path) -> None:
+    code = (
+        "import sys\n"
+        "sys.modules['torch'] = None\n"
+        "from shadowgraph.commands import doctor\n"
+        "from importlib.metadata import PackageNotFoundError, version\n"
+        "def seen(name):\n"
+        "    if name == 'torch': raise PackageNotFoundError(name)\n"
+        "    return version(name)\n"
+        "doctor.version = seen\n"
+        "from shadowgraph.commands.main import main\n"
+        "sys.exit(main(['doctor', '--selftest']))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, cwd=tmp_path)
+    assert done.returncode == doctor.SELFTEST_FAILED, done.stderr
+    assert "pip install torch" in done.stdout
+    assert "selftest: torch is needed for it" in done.stdout
+    assert "internal error" not in done.stdout + done.stderr
 
 
 def test_doctor_in_a_pipe_cuts_nothing(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

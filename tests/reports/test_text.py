@@ -17,7 +17,7 @@ from shadowgraph.model.findings import Alias, Culprit, Finding, Neighbour, Reade
 from shadowgraph.model.guards import Side
 from shadowgraph.model.kinds import decode_detail
 from shadowgraph.model.phases import Phase
-from shadowgraph.model.run_facts import RunFacts
+from shadowgraph.model.run_facts import Replays, RunFacts
 from shadowgraph.model.stacks import Frame
 from shadowgraph.monitor.merge_rules import widest_bytes
 from shadowgraph.monitor.tensor_watches import Change
@@ -179,6 +179,17 @@ def test_coverage_comes_last_after_the_counts() -> None:
         none == "shadowgraph: no findings\n"
         "coverage: no graph captured under the debugger wrote anything yet; 0 records dropped\n"
     )
+
+
+def test_the_counts_of_a_program_that_met_an_early_end() -> None:
+    fence, child = "the program died at a fence", "process 7 ended by ValueError"
+    none = text(endings=(fence, child)).splitlines()[-2]
+    assert none == f"shadowgraph: no findings before {fence}, {child}; no graph was replayed"
+    replayed = text(endings=(child,), replays=Replays(3, 3, 3)).splitlines()[-2]
+    assert replayed == f"shadowgraph: no findings before {child}"
+    assert text(FINDING, endings=(fence,)).splitlines()[-2] == f"shadowgraph: 1 finding; {fence}"
+    many = text(endings=(child,) * 4).splitlines()[-2]
+    assert many.startswith(f"shadowgraph: no findings before {child}, {child}, {child}, ...; ")
 
 
 def test_the_headline_is_the_first_finding_that_is_no_consequence() -> None:

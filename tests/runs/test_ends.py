@@ -66,6 +66,45 @@ def test_a_module_that_is_run_by_name_ends_by_its_exception(tmp_path: Path) -> N
     assert told(done) == ["ended by ValueError: their own"]
 
 
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("raise ValueError('their own')", "the program ended by ValueError"),
+        ("import os, signal\nos.kill(os.getpid(), signal.SIGABRT)", "the program was ended by SIGABRT"),
+    ],
+)
+def test_no_finding_before_an_early_end_is_no_reassurance(code: str, said: str, tmp_path: Path) -> None:
+    done = python(tmp_path, f"import torch\ntorch.zeros(3)\n{code}")
+    assert f"\nshadowgraph: no findings before {said}; no graph was replayed\n" in done.err
+    assert done.run.merged().endings == (said,)
+
+
+def test_an_end_after_replays_is_told_without_them(tmp_path: Path) -> None:
+    done = python(tmp_path, "from overrun import run; run(0)\nraise ValueError('their own')")
+    assert "\nshadowgraph: no findings before the program ended by ValueError\n" in done.err
+
+
+def test_a_program_that_ends_by_itself_has_no_early_end(tmp_path: Path) -> None:
+    done = python(tmp_path, "from overrun import run; run(0)")
+    assert "\nshadowgraph: no findings\n" in done.err
+    assert done.run.merged().endings == ()
+
+
+def test_a_program_that_fails_before_torch_is_told_as_unwatched(tmp_path: Path) -> None:
+    done = python(tmp_path, "import sys\nsys.exit(3)")
+    assert "nothing was watched before the program ended with exit code 3" in done.err
+    assert "no findings" not in done.err
+
+
+@pytest.mark.parametrize("interpreted", [True, False])
+def test_triton_without_a_gpu_is_told_what_to_set(interpreted: bool, tmp_path: Path) -> None:
+    unset = "" if interpreted else "import os\nos.environ.pop('TRITON_INTERPRET', None)\n"
+    raising = "raise RuntimeError('0 active drivers ([]). There should only be one.')"
+    done = python(tmp_path, f"{unset}import torch\ntorch.zeros(3)\n{raising}")
+    hints = [line for line in told(done) if "TRITON_INTERPRET=1" in line]
+    assert len(hints) == (not interpreted), done.err
+
+
 def test_a_failing_test_is_no_end_of_pytest(tmp_path: Path) -> None:
     (tmp_path / "test_inside.py").write_text(
         "from overrun import run\n\ndef test_fails():\n    run(0)\n    assert 0, 'theirs'\n\n"

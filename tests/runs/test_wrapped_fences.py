@@ -131,6 +131,7 @@ def test_redaction_holds_for_what_is_said_of_a_fence(tmp_path: Path) -> None:
     done = wrap(tmp_path, sys.executable, "main.py", options=options, env=env, warm=False)
     assert done.code == -signal.SIGSEGV, done.err
     assert "right past the end of kept[...].kv_indices (160 bytes)" in done.err
+    assert "\nshadowgraph: no findings before the program died at a fence" in done.err
     assert "secret" not in done.err
     assert not any(b"a secret" in path.read_bytes() for path in done.folder.iterdir())
 
@@ -146,6 +147,7 @@ def test_forked_children_die_and_say_so_for_themselves(tmp_path: Path) -> None:
         assert any(event.startswith("fence laid behind Decode.page_table (64 bytes)") for event in child.events)
         assert any(event.startswith("Segmentation fault at overrun.py:21 in step") for event in child.events)
     assert done.err.count("SUMMARY: shadowgraph: fence: Segmentation fault at overrun.py:21 in step") == 2
+    assert done.err.count(" died at a fence") == 2
 
 
 def test_without_a_wrap_the_access_is_logged(tmp_path: Path) -> None:

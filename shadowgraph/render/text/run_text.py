@@ -16,12 +16,12 @@ from rich.text import Text
 from shadowgraph.common.console import console, tame
 from shadowgraph.common.html_repr import HtmlRepr
 from shadowgraph.common.words import plural
-from shadowgraph.model.fences import HIT, LAID
+from shadowgraph.model.fences import LAID
 from shadowgraph.model.run_facts import document, without_memory
 from shadowgraph.render.text.last_check_text import last_check_of
 from shadowgraph.render.text.text import lines as report_lines
-from shadowgraph.wrap.folder.fault_stack import SEGFAULT
 from shadowgraph.wrap.folder.idle_report import UNSEEN, cut
+from shadowgraph.wrap.folder.merging import met_fence
 from shadowgraph.wrap.folder.process_record import ProcessRecord
 from shadowgraph.wrap.folder.reader import Run
 
@@ -69,7 +69,7 @@ class RunReport(HtmlRepr):
         yield from head_lines(self.run)
         yield Text()
         yield from report_lines(self.facts, self._all_marks)
-        for hit in filter(None, map(_fence_hit, self.run.processes)):
+        for hit in filter(None, map(met_fence, self.run.processes)):
             yield Text(f"SUMMARY: shadowgraph: {tame(hit)}", style="bold")
         yield Text(where(self.run))
 
@@ -147,17 +147,6 @@ def _told(process: ProcessRecord) -> list[str]:
     """The events of a process, without those of fences that the report lists."""
     listed = any(facts.fences for facts in process.summaries)
     return [event for event in process.events if not (listed and event.startswith(LAID))]
-
-
-def _fence_hit(process: ProcessRecord) -> str | None:
-    """The access of a process that ran into a fence, in a line; of one whose address is not known, where it stood."""
-    hit = next((event for event in process.events if event.startswith(HIT)), None)
-    stood = next((event for event in process.events if event.startswith(SEGFAULT)), None)
-    fences = {fence.sentence() for facts in process.summaries for fence in facts.fences}
-    fences |= {event.removeprefix(LAID) for event in process.events if event.startswith(LAID) and not fences}
-    if hit is not None or stood is None or not fences:
-        return hit
-    return f"{HIT}{stood}; fences stand behind {'; '.join(sorted(fences))}"
 
 
 def fate(process: ProcessRecord) -> str:

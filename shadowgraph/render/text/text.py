@@ -24,6 +24,7 @@ from shadowgraph.render.text.suppressed_text import suppressed_lines
 from shadowgraph.views.byte_rows import ByteRow, window_rows
 from shadowgraph.views.byte_values import decoded
 
+_ENDINGS = 3  # processes whose end the result line tells
 _LABEL = 11
 
 
@@ -86,10 +87,21 @@ def coverage_lines(coverage: Coverage) -> Iterator[Text]:
 
 
 def summary(facts: RunFacts) -> str:
-    """The line before coverage: the number of findings, consequences and notes, and of rules that were not checked."""
+    """The line before coverage: the number of findings, consequences and notes, of rules that were not checked, and,
+    where the program met its end before any finding, how."""
     rules = sum(fault.startswith(PROGRAMS_RULE) for fault in facts.faults)
     unchecked = f", {plural(rules, 'rule')} not checked" if rules else ""
-    return f"shadowgraph: {found(facts)}{unchecked}"
+    return f"shadowgraph: {found(facts)}{_before(facts)}{unchecked}"
+
+
+def _before(facts: RunFacts) -> str:
+    """What came before the findings could: no finding is no reassurance where a program ended early."""
+    if not facts.endings:
+        return ""
+    ended = ", ".join(facts.endings[:_ENDINGS]) + (", ..." if len(facts.endings) > _ENDINGS else "")
+    if facts.findings:
+        return f"; {ended}"
+    return f" before {ended}{'' if facts.replays.made else '; no graph was replayed'}"
 
 
 def headline(facts: RunFacts) -> str:

@@ -24,6 +24,7 @@ from shadowgraph.common.atomic_files import create
 from shadowgraph.common.fork_safety import fork_safe
 
 FORMAT = 2  # record format; readers refuse a higher one
+RAISED = "ended by "  # how the line begins that tells an uncaught exception
 LIMIT = 16 << 20  # bytes that a process may write; its summary and its end record are written beyond it
 _LAST = frozenset({"summary", "end", "capped"})
 _FOUND = frozenset({"finding", "note", "failure"})

@@ -35,7 +35,9 @@ def idle_report(folder: str, shown: str, command: Sequence[str], code: int) -> l
     return [
         f"shadowgraph wrap: {cut(shlex.join(command), 100)}: exit code {code}",
         *(processes or [UNSEEN]),
-        "shadowgraph: no findings; no debugger had anything to watch",
+        "shadowgraph: no findings; no debugger had anything to watch"
+        if not code
+        else f"shadowgraph: nothing was watched before the program ended with exit code {code}",
         f"run folder: {shown}",
     ]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
@@ -11,10 +11,12 @@ import msgspec
 
 from shadowgraph.common.words import plural
 from shadowgraph.model.coverage import Coverage, LargeGuards, added_classes
+from shadowgraph.model.fences import HIT, LAID
 from shadowgraph.model.findings import Finding, Severity
 from shadowgraph.model.high_water import HighWaterMark, fullest_first
 from shadowgraph.model.run_facts import Replays, RunFacts
 from shadowgraph.model.suppressions import added_counts
+from shadowgraph.wrap.folder.fault_stack import SEGFAULT
 from shadowgraph.wrap.folder.process_record import ProcessRecord
 
 # Fields of `RunFacts` that are summed over all debuggers: numbers, numbers by reason, and tuples.
@@ -24,8 +26,14 @@ _ROWS = "watches", "last_values", "last_launches", "fences"
 _MARKS = 4096  # high-water marks of a run
 
 
-def merge(processes: Sequence[ProcessRecord]) -> RunFacts:
-    """Findings of all processes in order of time, with new ids; all other facts summed."""
+def merge(processes: Sequence[ProcessRecord], signal: str = "") -> RunFacts:
+    """Findings of all processes in order of time, with new ids; all other facts summed.
+
+    Parameters
+    ----------
+    signal
+        The signal that ended the process of the command, if one did.
+    """
     found = _findings(processes)
     summaries = [facts for process in processes for facts in process.summaries]
     return RunFacts(
@@ -35,6 +43,7 @@ def merge(processes: Sequence[ProcessRecord]) -> RunFacts:
         hidden=tuple(finding for finding in found if finding.suppressed_by),
         suppressions=added_counts(facts.suppressions for facts in summaries),
         ended=_have_ended(processes),
+        endings=tuple(_endings(processes, signal)),
         coverage=coverage_of(facts.coverage for facts in summaries),
         graphs=_graphs(processes),
         faults=_faults(processes),
@@ -79,6 +88,29 @@ def _summed(summaries: Sequence[RunFacts]) -> dict[str, Any]:
 
 def _of(found: list[Finding], severity: Severity) -> tuple[Finding, ...]:
     return tuple(f for f in found if f.severity is severity and f.continues is None and not f.suppressed_by)
+
+
+def _endings(processes: Sequence[ProcessRecord], signal: str) -> Iterator[str]:
+    """How processes ended other than by their own will, each in words."""
+    for place, process in enumerate(processes):
+        who = f"process {process.pid}" if place else "the program"
+        if met_fence(process) is not None:
+            yield f"{who} died at a fence"
+        elif process.raised:
+            yield f"{who} ended by {process.raised}"
+        elif process.ended == "killed":
+            yield f"{who} was ended by {signal or 'a signal'}"
+
+
+def met_fence(process: ProcessRecord) -> str | None:
+    """The access of a process that ran into a fence, in a line; of one whose address is not known, where it stood."""
+    hit = next((event for event in process.events if event.startswith(HIT)), None)
+    stood = next((event for event in process.events if event.startswith(SEGFAULT)), None)
+    fences = {fence.sentence() for facts in process.summaries for fence in facts.fences}
+    fences |= {event.removeprefix(LAID) for event in process.events if event.startswith(LAID) and not fences}
+    if hit is not None or stood is None or not fences:
+        return hit
+    return f"{HIT}{stood}; fences stand behind {'; '.join(sorted(fences))}"
 
 
 def _have_ended(processes: Sequence[ProcessRecord]) -> bool:

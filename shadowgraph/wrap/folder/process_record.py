@@ -9,6 +9,7 @@ from shadowgraph.common.words import plural
 from shadowgraph.model.failures import Failure
 from shadowgraph.model.findings import Finding, Severity
 from shadowgraph.model.run_facts import RunFacts
+from shadowgraph.wrap.folder.findings_log import RAISED
 from shadowgraph.wrap.folder.heartbeats import Heartbeat
 from shadowgraph.wrap.folder.last_check import LastCheck
 
@@ -85,6 +86,12 @@ class ProcessRecord:
     damaged: int = 0
     cut: bool = False
     last_check: LastCheck | None = None
+
+    @property
+    def raised(self) -> str:
+        """The type of the uncaught exception that ended it; empty without one."""
+        said = next((event for event in self.events if event.startswith(RAISED)), "")
+        return said.removeprefix(RAISED).partition(":")[0]
 
     @property
     def found(self) -> Counts:

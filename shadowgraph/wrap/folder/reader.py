@@ -81,7 +81,8 @@ class Run:
 
     def merged(self) -> RunFacts:
         """The facts of all processes merged into one run's, for a `Report`; findings get new ids."""
-        return merge(self.processes)
+        signal = self.manifest.get("signal")
+        return merge(self.processes, signal if isinstance(signal, str) else "")
 
 
 def read_run(path: str | os.PathLike[str], manifest: dict[str, Any] | None = None) -> Run:

@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shadowgraph.common import fork_safety
-from shadowgraph.common.exception_text import first_line
+from shadowgraph.common.exception_text import first_line, message
 from shadowgraph.common.uncaught import is_crash, uncaught
 from shadowgraph.model import recorded_files
 from shadowgraph.model.recorded_files import Place, new_token
-from shadowgraph.wrap.folder.findings_log import FORMAT, FindingsLog, command_line, rank, say, tell_rank
+from shadowgraph.wrap.folder.findings_log import FORMAT, RAISED, FindingsLog, command_line, rank, say, tell_rank
 from shadowgraph.wrap.folder.injection_config import InjectionConfig
 
 if TYPE_CHECKING:
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 _WAITING, _STARTING, _WATCHING, _OVER = range(4)
 _PATIENCE = 30.0  # seconds that a thread waits for another thread to start the debugger
+_WITHOUT_GPU = "0 active drivers"  # how Triton says that it would compile for a GPU, and that there is none
+_INTERPRET = "no GPU here: set TRITON_INTERPRET=1 in the environment, and Triton runs its kernels on the CPU, watched"
 
 
 class ProcessMonitor:
@@ -352,8 +354,10 @@ class ProcessMonitor:
     def _write_exception(self, error: BaseException, crashed: bool) -> None:
         """Write which uncaught exception ended the process."""
         said = "" if self.config.redact or not crashed else first_line(error)
-        how = "ended by" if crashed else "stopped, which is no crash, by"
-        self.findings_log.write("event", text=f"{how} {type(error).__name__}{': ' if said else ''}{said}")
+        how = RAISED if crashed else "stopped, which is no crash, by "
+        self.findings_log.write("event", text=f"{how}{type(error).__name__}{': ' if said else ''}{said}")
+        if _WITHOUT_GPU in message(error) and os.environ.get("TRITON_INTERPRET") != "1":
+            self.findings_log.write("event", text=_INTERPRET)
 
     def _write_the_rest(self) -> None:
         """Write the pending work of other threads, which may have ended or be stopped half way."""
