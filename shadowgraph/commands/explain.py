@@ -1,4 +1,4 @@
-"""Explain a kind of finding: its cause, what counts as evidence, and the remedy; without a code, list the kinds."""
+"""Explain a kind of finding: its cause, the remedy, and what counts as evidence; without a code, list the kinds."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ HELP = "explain a kind of finding"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("code", metavar="CODE", nargs="?", help="such as SG101; without it, a list")
+    parser.add_argument("--long", action="store_true", help="all that counts as evidence, and what does not")
     parser.add_argument("--json", action="store_true", help="print one JSON document instead")
 
 
@@ -19,5 +20,5 @@ def run(args: argparse.Namespace) -> int:
     from shadowgraph.render.text.explanation_text import ExplanationReport
 
     code = None if args.code is None else known_code(args.code)
-    present(ExplanationReport(code), args.json, "", "text")
+    present(ExplanationReport(code, args.long), args.json, "", "text")
     return 0

@@ -53,13 +53,24 @@ def test_one(code: str, capsys: Capture) -> None:
     assert text.startswith(f"{code}: {titles()[code]}\n\ncause\n  ")
     assert "\n\nevidence\n  " in text
     assert "\n\nremedy\n  " in text
-    assert " ".join(text.split()).endswith(" ".join(kind_of(code).remedy.replace("`", "").replace("*", "").split()))
+    assert " ".join(kind_of(code).remedy.replace("`", "").replace("*", "").split()) in " ".join(text.split())
+    assert text.index("\nremedy\n") < text.index("\nevidence\n")
     assert max(map(len, text.splitlines())) <= 100
     (kind,) = document(capsys, "explain", code)["kinds"]
     assert (kind["code"], kind["kind"]) == (code, titles()[code])
     assert kind["cause"]
     assert kind["evidence"]
     assert kind["remedy"] == kind_of(code).remedy
+
+
+@pytest.mark.parametrize("code", explanations())
+def test_all_of_the_evidence(code: str, capsys: Capture) -> None:
+    short, text = printed(capsys, "explain", code), printed(capsys, "explain", code, "--long")
+    more = len(explanations()[code].evidence) - 1
+    assert ("more on evidence with --long" in short) == bool(more)
+    assert len(text.splitlines()) > len(short.splitlines()) if more else text == short
+    assert "](" not in text, "a link of Markdown"
+    assert "--long" not in text
 
 
 def test_a_list(capsys: Capture) -> None:

@@ -1,16 +1,19 @@
-"""Explanations of kinds of finding as text and JSON: a list of all, or one with cause, evidence and remedy."""
+"""Explanations of kinds of finding as text and JSON: a list of all, or one with cause, remedy and evidence."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
 from rich.text import Text
 
+from shadowgraph.common.words import plural
 from shadowgraph.render.text.explanations import Explanation, explanations
 from shadowgraph.render.text.shown import Reporter, prose, said
 
 SCHEMA = "shadowgraph.explain/1"
+_LINK = re.compile(r"\[([^\]]+)\]\([^)]+\)")
 
 
 class ExplanationReport(Reporter):
@@ -20,12 +23,14 @@ class ExplanationReport(Reporter):
     ----------
     code
         The kind to explain; None for a list of all.
+    long
+        With all of the evidence, and not its first paragraph alone.
     """
 
     schema = SCHEMA
 
-    def __init__(self, code: str | None) -> None:
-        self.code = code
+    def __init__(self, code: str | None, long: bool = False) -> None:
+        self.code, self.long = code, long
 
     def document(self) -> dict[str, Any]:
         known = explanations()
@@ -37,7 +42,7 @@ class ExplanationReport(Reporter):
         if self.code is None:
             yield from _list()
         else:
-            yield from _whole(explanations()[self.code], width)
+            yield from _whole(explanations()[self.code], self.long, width)
 
 
 def _plain(explanation: Explanation) -> dict[str, Any]:
@@ -55,9 +60,10 @@ def _list() -> Iterator[Text]:
         yield said(f"{code}  {explanation.kind}")
 
 
-def _whole(explanation: Explanation, width: int | None) -> Iterator[Text]:
+def _whole(explanation: Explanation, long: bool, width: int | None) -> Iterator[Text]:
     yield said(f"{explanation.code}: {explanation.kind}", "bold")
-    parts = (("cause", explanation.cause), ("evidence", explanation.evidence), ("remedy", (explanation.remedy,)))
+    evidence = explanation.evidence if long else explanation.evidence[:1]
+    parts = (("cause", explanation.cause), ("remedy", (explanation.remedy,)), ("evidence", evidence))
     for label, paragraphs in parts:
         yield Text()
         yield said(label, "bold")
@@ -65,8 +71,12 @@ def _whole(explanation: Explanation, width: int | None) -> Iterator[Text]:
             if place:
                 yield Text()
             yield from prose(_plain_text(paragraph), width, "  ")
+    left = len(explanation.evidence) - len(evidence)
+    if left:
+        yield Text()
+        yield said(f"  ... {plural(left, 'paragraph')} more on evidence with --long", "dim")
 
 
 def _plain_text(markdown: str) -> str:
-    """A paragraph without Markdown emphasis and code marks, which a terminal does not show."""
-    return markdown.replace("*", "").replace("`", "")
+    """A paragraph without Markdown's links, emphasis and code marks, which a terminal does not show."""
+    return _LINK.sub(r"\1", markdown).replace("*", "").replace("`", "")
