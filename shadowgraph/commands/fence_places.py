@@ -49,7 +49,16 @@ def fence_places(where: str, run: str | None, command: Sequence[str]) -> str:
             _require_module(part.split(":")[1], command)
         else:
             _require_line(part)
-    return where
+    return ",".join(each for part in where.split(",") for each in _as_it_runs(part, command))
+
+
+def _as_it_runs(place: str, command: Sequence[str]) -> list[str]:
+    """A place, and the same one in ``__main__`` where the program's own file has the module's name: as a script, it
+    runs under that one."""
+    found = re.fullmatch(r"in:(\w+):(.+)", place)
+    if found is None or all(os.path.basename(word) != f"{found[1]}.py" for word in command[1:]):
+        return [place]
+    return [place, f"in:__main__:{found[2]}"]
 
 
 def refuse_mps(backend: str, anyway: bool) -> None:

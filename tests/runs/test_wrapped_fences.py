@@ -243,6 +243,13 @@ def test_no_memory_for_a_fence(tmp_path: Path, plain: str) -> None:
     assert done.err == "shadowgraph: error: no fence was laid: guard memory is used up\n"
 
 
+def test_the_module_of_the_programs_own_file(tmp_path: Path) -> None:
+    """As a script it runs as `__main__`."""
+    done = fenced(tmp_path, "prepare", 1, where="in:fenced:Runner.__init__")
+    assert done.code == -signal.SIGSEGV, done.err
+    assert "fence: 4 bytes written right past the end of runner.kv_indices (160 bytes), by fenced.py:" in done.err
+
+
 def test_a_program_that_fails_keeps_its_own_exit_code(tmp_path: Path) -> None:
     done = wrap(tmp_path, sys.executable, "-c", "raise SystemExit(3)", options=("--fence", RUNNER), warm=False)
     assert done.code == 3
