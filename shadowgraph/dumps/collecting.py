@@ -127,7 +127,9 @@ def _record(graph: Graph) -> GraphRecord:
     """A graph without its device nodes."""
     launches = tuple(node.launch for node in graph.nodes)
     made = tuple(map(_tenant, graph.allocations))
-    return GraphRecord(graph.serial, graph.name, graph.replays, launches, ended=graph.ended, tenants=made)
+    return GraphRecord(
+        graph.serial, graph.name, graph.replays, launches, began=graph.began, ended=graph.ended, tenants=made
+    )
 
 
 def _tenant(made: Allocation) -> TenantRow:

@@ -84,9 +84,10 @@ class BufferNames:
         """The buffer that holds an address: the smallest live one, else the one freed last."""
         return self._holders.of(address, address)
 
-    def buffer_before(self, address: int, ended: int, without: Collection[int]) -> Buffer | None:
-        """The same of the buffers allocated before a serial of the ledger, some serials left out."""
-        found = [each for each in self._holders.all_of(address) if each.serial <= ended and each.serial not in without]
+    def buffer_during(self, address: int, began: int, ended: int, without: Collection[int]) -> Buffer | None:
+        """The same of the buffers that lived at some time between two serials of the ledger, some serials left out."""
+        there = [each for each in self._holders.all_of(address) if each.serial <= ended and each.serial not in without]
+        found = [each for each in there if each.freed_at is None or each.freed_at >= began]
         live = [each for each in found if each.alive]
         return min(live, key=lambda b: b.nbytes) if live else max(found, key=lambda b: b.freed_at or 0, default=None)
 

@@ -29,6 +29,7 @@ class NodeMemory:
         made = [each for each in graph.allocations if each.where.nbytes]
         self._own = RangeIndex((each.where, (order, each)) for order, each in enumerate(made))
         self._serials = {each.buffer.serial for each in made if each.buffer is not None}
+        self._began = graph.began or min(self._serials, default=graph.ended)  # of a host graph it is not known
 
     def at(self, launch: int, address: int) -> tuple[str, int] | None:
         """Name of the tensor that a launch was given at an address, and the offset in bytes; None where there is none.
@@ -46,14 +47,14 @@ class NodeMemory:
 
     def buffer_at(self, launch: int, address: int) -> Buffer | None:
         """The buffer that a launch was given at an address: of its own graph's allocations the last one until then,
-        else one from before the end of its capture, else whatever holds the address."""
+        else one that lived during its capture, else whatever holds the address."""
         made = self._allocation(launch, address)
         if made is not None and made.buffer is not None:
             return made.buffer
         if made is None and self._graph.ended:
-            before = self._book.buffer_before(address, self._graph.ended, self._serials)
-            if before is not None:
-                return before
+            during = self._book.buffer_during(address, self._began, self._graph.ended, self._serials)
+            if during is not None:
+                return during
         return self._book.buffer_at(address)
 
     def _allocation(self, launch: int, address: int) -> Allocation | None:

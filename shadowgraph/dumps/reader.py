@@ -165,7 +165,7 @@ class Dump(HtmlRepr):
 def _graph(record: GraphRecord, buffers: Mapping[int, Buffer]) -> Graph:
     graph = Graph(record.serial, record.name, (Node(index, launch) for index, launch in enumerate(record.nodes)))
     graph.replays, graph.unread = record.replays, record.unread
-    graph.ended = record.ended
+    graph.began, graph.ended = record.began, record.ended
     graph.build_device_later(lambda: record.device)
     graph.build_allocations_later(lambda: [_allocation(row, buffers, record.ended) for row in record.tenants])
     return graph

@@ -73,8 +73,8 @@ class GraphRecord(msgspec.Struct, frozen=True):
         What they became; None where each launch is a node after the one before.
     unread
         Why `device` is not known, where it should be; else empty.
-    ended
-        The ledger's serial at the end of its capture; 0 where that was not seen.
+    began, ended
+        The ledger's serials at the begin and the end of its capture; 0 where that was not seen.
     tenants
         What it allocated, in order.
     """
@@ -85,6 +85,7 @@ class GraphRecord(msgspec.Struct, frozen=True):
     nodes: tuple[Launch, ...] = ()
     device: tuple[DeviceNode, ...] | None = None
     unread: str = ""
+    began: int = 0
     ended: int = 0
     tenants: tuple[TenantRow, ...] = ()
 

@@ -9,11 +9,14 @@ from pathlib import Path
 import pytest
 import torch
 from dump_makers import Capture, guarded
+from msgspec.structs import replace as replace_fields
 
 import shadowgraph as sg
 from shadowgraph.commands.main import main
+from shadowgraph.dumps.naming import BufferNames
 from shadowgraph.dumps.node_memory import NodeMemory
 from shadowgraph.dumps.reader import read_dump
+from shadowgraph.dumps.schema import Manifest
 from shadowgraph.render.html.tables import launch_rows
 from shadowgraph.views.write_map import WriteMap
 
@@ -29,6 +32,13 @@ class Reusing:
         with sg.host_graph(self.graph):
             summed = self.weights[self.table.long()].sum((1, 2))
             self.output = (summed + 1) % 1000
+
+
+class Known:
+    """A manifest with the buffers as names need them."""
+
+    def __init__(self, manifest: Manifest) -> None:
+        self.manifest, self.buffers, self.freed = manifest, manifest.buffers, manifest.freed
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +76,9 @@ def test_nodes_have_the_tensors_of_their_capture(dump: Path, capsys: Capture) ->
 
 def test_a_filter_by_name_keeps_the_nodes_of_that_tensor(dump: Path, capsys: Capture) -> None:
     with read_dump(dump) as read:
-        name = next(read.names.name(each) for each in read.freed if each.dtype == "int64")
+        made = read.graphs[0].allocations[0].buffer
+        assert made is not None
+        name = read.names.name(made)
         address = read.graphs[0].nodes[0].launch.pointers[-1].view.address
     assert [node.get("result") for node in forms(capsys, dump, "--buffer", name)] == [
         "int64[4, 12]",
@@ -91,16 +103,28 @@ def test_the_last_launches_of_a_page(dump: Path) -> None:
 
 
 def test_memory_that_the_program_reused_after_the_capture(dump: Path) -> None:
-    """A buffer allocated after the end of the capture is not what a node was given."""
+    """A buffer that was allocated after the capture, or freed before it, is not what a node was given."""
     with read_dump(dump) as read:
         (graph,) = read.graphs
         address = graph.nodes[0].launch.pointers[0].view.address
-        given = read.names.buffer_at(address)
-        assert given is not None
-        given.serial = graph.ended + 5
-        memory = NodeMemory(read.names, graph)
-        assert memory.buffer_at(0, address) is given  # nothing else is known of the address
-        assert read.names.buffer_before(address, graph.ended, ()) is None
+        (given,) = (each for each in read.buffers if each.start == address)
+    began = graph.allocations[0].serial
+    assert given.serial < began < graph.ended
+    manifest = replace_fields(
+        read.manifest,
+        buffers=(*(b for b in read.buffers if b is not given), replace_fields(given, serial=graph.ended + 2)),
+        freed=(
+            *read.freed,
+            replace_fields(given, dtype="early", freed_at=began - 1),
+            replace_fields(given, dtype="given", freed_at=graph.ended + 1),
+        ),
+    )
+    book = BufferNames(Known(manifest))
+    newest, node = book.buffer_at(address), NodeMemory(book, graph).buffer_at(0, address)
+    assert newest is not None
+    assert newest.serial == graph.ended + 2
+    assert node is not None
+    assert node.dtype == "given"
 
 
 def test_allocations_without_entries_in_the_ledger(dump: Path) -> None:
