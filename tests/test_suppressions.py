@@ -387,3 +387,16 @@ def test_redaction_keeps_what_a_rule_names_and_drops_its_reason() -> None:
     assert (count.rule.reason, count.rule.kernel, count.rule.buffer) == ("", "fill_*", "cache[...].k")
     assert (count.rule.place, count.findings, count.sightings, facts.ended) == ("known.txt:1", 1, 2, True)
     assert facts.hidden[0].window is None
+
+
+def test_many_stars_are_tried_in_one_way() -> None:
+    """Tried in all ways, for a name that does not fit, this would not end within the run."""
+    name, pattern = "f(" + "float*, " * 30 + "int)", "*float*, " * 20 + "*double)"
+    assert not Rule(kernel=pattern).fits(altered(culprit__name=name))
+    assert Rule(kernel=pattern.replace("double", "int")).fits(altered(culprit__name=name))
+
+
+def test_the_last_key_of_several_is_a_name() -> None:
+    found = altered(buffer__name='attn["x"]["kv"]', buffer__names=('attn["x"]["kv"]',))
+    assert Rule(buffer="kv").fits(found)
+    assert not Rule(buffer="x").fits(found)

@@ -198,12 +198,15 @@ def _compiled(pattern: str, boundary: str) -> re.Pattern[str]:
 
     With a boundary, the end of a text after one fits as well.
     """
-    parts = (".*" if letter == "*" else "." if letter == "?" else re.escape(letter) for letter in pattern)
+    parts = pattern.split("*")
+    first, *rest = ("".join("." if letter == "?" else re.escape(letter) for letter in part) for part in parts)
+    middle = "".join(f"(?>.*?{part})" for part in rest[:-1])  # the first place is as good as any: no way back
+    last = f".*{rest[-1]}" if rest else ""
     ahead = f"(?:.*{re.escape(boundary)})?" if boundary else ""
-    return re.compile(ahead + "".join(parts), re.DOTALL)
+    return re.compile(ahead + first + middle + last, re.DOTALL)
 
 
-_KEY = re.compile(r"""\[(["'])(.*)\1\]$""", re.DOTALL)
+_KEY = re.compile(r"""\[(["'])([^"'\]]*)\1\]$""")
 
 
 def _forms(name: str) -> Iterable[str]:

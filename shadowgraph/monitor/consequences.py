@@ -84,7 +84,7 @@ class Consequences:
         if own is not None:
             dangling = self._dangling(finding)
             if dangling is not None:
-                return self._named(dangling.id, sure=True)
+                return self._named(dangling.id, sure=_is_known(dangling))
             return self._named(own.perhaps, sure=False) if own.perhaps is not None else None
         buffer = self._guards.ledger.get(serial) if serial is not None and serial in self._over else None
         if buffer is None:
@@ -131,6 +131,10 @@ def _wrote_on(dangling: Finding, finding: Finding, broken: ByteRange) -> bool:
     given = ByteRange(start + detail.first, start + detail.last + 1)
     took = any(victim.serial == finding.buffer.serial for victim in detail.victims)
     return took and given.start <= broken.start and broken.stop <= given.stop
+
+
+def _is_known(dangling: Finding) -> bool:
+    return isinstance(dangling.detail, DanglingDetail) and dangling.detail.known
 
 
 def _values_of(finding: Finding) -> int | None:

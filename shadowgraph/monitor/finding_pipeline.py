@@ -112,7 +112,9 @@ class FindingPipeline:
         stepped = self.stepper.identity(draft)
         key, mark = stepped or (draft.key, fingerprint(finding))
         finding = self._looked_up(draft, finding)
-        finding = with_source_lines(msgspec.structs.replace(finding, batch=self._batch(draft)))
+        finding = msgspec.structs.replace(finding, batch=self._batch(draft))
+        with error_barrier("source lines"):
+            finding = with_source_lines(finding)
         observed = draft.checkpoint.observed
         kept, new = self.book.add(finding, key, mark, not self.context.engine.asynchronous, observed)
         kept = self._with_culprits(kept, finding, new, stepped is not None)

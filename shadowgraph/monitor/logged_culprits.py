@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from shadowgraph.checks.base import Checkpoint, Detection
 from shadowgraph.model.findings import Culprit, Status
-from shadowgraph.model.launch_log_reader import LoggedLaunch, contents_of
+from shadowgraph.model.launch_log_reader import LaunchLogContents, LoggedLaunch, contents_of
 from shadowgraph.model.launches import Launch, LaunchKind
 from shadowgraph.model.phases import Phase
 from shadowgraph.model.ranges import ByteRange
@@ -53,26 +53,28 @@ class LoggedPhases:
 
     def __init__(self) -> None:
         self._order = 0
+        self._log: LaunchLogContents | None = None
         self._known: dict[tuple[int, int], tuple[LoggedLaunch, ...]] = {}
 
     def at(self, checkpoint: Checkpoint) -> Launches:
         """What is known at a boundary, or is read when asked for."""
         if not checkpoint.order or checkpoint.order != self._order:  # one without a place in the order is by itself
-            self._order, self._known = checkpoint.order, {}
+            self._order, self._log, self._known = checkpoint.order, None, {}
         return self._before
 
     def _before(self, graph: int, replay: int) -> tuple[LoggedLaunch, ...]:
         key = graph, replay
         known = self._known.get(key)
         if known is None:
-            known = self._known[key] = _read_phase(graph, replay)
+            known = self._known[key] = self._read(graph, replay)
         return known
 
-
-def _read_phase(graph: int, replay: int) -> tuple[LoggedLaunch, ...]:
-    log = launch_recording.current
-    launches = contents_of(log.memory).last_phase(graph, replay) if log is not None else ()
-    return tuple(launch for launch in launches if not any(nbytes for _, nbytes in launch.pointers))
+    def _read(self, graph: int, replay: int) -> tuple[LoggedLaunch, ...]:
+        log = launch_recording.current
+        if self._log is None and log is not None:
+            self._log = contents_of(log.memory)
+        launches = self._log.last_phase(graph, replay) if self._log is not None else ()
+        return tuple(launch for launch in launches if not any(nbytes for _, nbytes in launch.pointers))
 
 
 def with_logged_culprits(draft: Detection, launches: Launches, operators: Operators = lambda *_: ()) -> Detection:

@@ -8,6 +8,7 @@ where it is younger than the process. Redaction drops the text, since a line may
 from __future__ import annotations
 
 import os
+import stat
 import time
 from functools import lru_cache
 from itertools import islice
@@ -70,7 +71,7 @@ def source_line(frame: Frame) -> str:
 def _read(file: str, line: int) -> str:
     try:
         facts = os.stat(file)
-        if facts.st_size > _LARGEST or facts.st_mtime > _STARTED or line < 1:
+        if not stat.S_ISREG(facts.st_mode) or facts.st_size > _LARGEST or facts.st_mtime > _STARTED or line < 1:
             return ""
         with open(file, encoding="utf-8", errors="replace") as opened:
             return _shown(next(islice(opened, line - 1, line), ""))

@@ -116,3 +116,22 @@ def test_an_overrun_of_its_own_is_no_consequence() -> None:
     found = by_code(debugger)
     assert set(found) == {"SG101", "SG104"}
     assert found["SG101"].caused_by is None
+
+
+def test_after_a_replay_that_failed_no_loads_are_noted() -> None:
+    def fail() -> None:
+        raise ZeroDivisionError("of the program")
+
+    with sg.debug() as debugger:
+        with debugger.guard():
+            runner = Runner()
+        graph, broken = sg.HostGraph(), [False]
+        with sg.host_graph(graph):
+            use[(1,)](runner.x, runner.out, READS=True, WRITES=False, BLOCK=128)
+            graph.call(lambda: fail() if broken[0] else None)
+        graph.replay()
+        runner.x, broken[0] = None, True
+        with pytest.raises(ZeroDivisionError):
+            graph.replay()
+        assert [each.code for each in debugger.findings] == ["SG104"]
+        assert not triton_host._noting_loads

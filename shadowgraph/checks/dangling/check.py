@@ -130,10 +130,10 @@ class Dangling(Check):
 
     def checkpoint_ends(self, checkpoint: Checkpoint) -> None:
         """The loads and stores of a replay are known: what it did to the buffers that were reported before it."""
-        if not self._unseen or checkpoint.at != "replay_end" or checkpoint.graph is None:
+        if not self._unseen or checkpoint.at not in ("replay_end", "replay_failed"):
             return
         for graph, use, span, borrowed in self._look_away():
-            if graph is checkpoint.graph:
+            if graph is checkpoint.graph and checkpoint.at == "replay_end":
                 self._tell_access(use, span, borrowed, checkpoint)
 
     def _tell_access(self, use: Use, span: ByteRange, borrowed: bool, checkpoint: Checkpoint) -> None:

@@ -9,6 +9,7 @@ a cell may stand for another one later. Any thread; a race computes an entry twi
 from __future__ import annotations
 
 import ast
+import io
 import linecache
 import re
 import textwrap
@@ -116,7 +117,7 @@ def _loads_around(text: str, line: int, function: str) -> tuple[Load, ...]:
 def _block(text: str, line: int, function: str) -> tuple[ast.AST, int] | None:
     """A function, parsed without the rest of its file, which may be long, and the lines before it. None where its first
     or last line is not easily found."""
-    lines, head = text.splitlines(keepends=True), re.compile(rf"(\s*)(async\s+)?def\s+{re.escape(function)}\b")
+    lines, head = io.StringIO(text).readlines(), re.compile(rf"(\s*)(async\s+)?def\s+{re.escape(function)}\b")
     for first in range(min(line, len(lines)) - 1, -1, -1):
         found = head.match(lines[first])
         if found is not None:

@@ -11,8 +11,9 @@ other memory for eager work. So a finding takes all of this:
 - no eager operator has read the graph's memory between them, as code does that refreshes only what has changed;
 - the graph's memory held the same bytes throughout, and no refresh of it was seen.
 
-Where the program has copied what the name leads to into the graph's memory, before these or after, the graph follows by
-copies, not by the name, and may do so in some steps only: that is a note, and an error that was reported becomes one.
+Where the program has copied what the name leads to into the graph's memory twice, before these or after, the graph
+follows by copies, not by the name, and may do so in some steps only: that is a note, and an error that was reported
+becomes one.
 
 Silent are constants, names that lead to the graph's memory again, inputs that are copied into it, memory that a graph
 writes itself. Freed memory is SG104's.
@@ -223,13 +224,13 @@ class RenamedInputs(Check):
 
     def _heed_copies(self, tie: Tie, other: torch.Tensor) -> None:
         """The graph's memory was written: if what the name leads to was copied there, it follows by copies."""
-        if tie.lags or not tie.sources or type(other) not in ORDINARY or is_lazy_copy(other):
+        if tie.copies > 1 or not tie.sources or type(other) not in ORDINARY or is_lazy_copy(other):
             return
         try:
             now = TensorView.of(other).hull
         except ValueError:
             return
-        tie.lags = any(source.overlaps(now) for source in tie.sources)
+        tie.copies += any(source.overlaps(now) for source in tie.sources)
         if tie.lags and tie.draft is not None:
             self.context.report(_lagging(tie.draft))
 

@@ -49,9 +49,8 @@ class Tie:
         Whether reads and results of eager operators are noted for it.
     sources
         Memory that the writes since then read, the first few: a refresh may be copied from there.
-    lags
-        Whether a refresh was copied from the memory that the name led to: the graph's follows by copies, in steps or
-        late.
+    copies
+        At how many replays a refresh had been copied from the memory that the name led to.
     told
         Whether there was enough evidence for a report.
     draft
@@ -79,7 +78,7 @@ class Tie:
     tries: int = 0
     watched: bool = False
     sources: list[ByteRange] = field(default_factory=list)
-    lags: bool = False
+    copies: int = 0
     told: bool = False
     draft: Detection | None = None
     taken: set[tuple[str, ...]] | None = None
@@ -95,6 +94,11 @@ class Tie:
     @property
     def size(self) -> int:
         return min(self.view.nbytes, LARGEST)
+
+    @property
+    def lags(self) -> bool:
+        """Whether the graph's memory follows the name by copies, in some steps only or late: one alone is no habit."""
+        return self.copies > 1
 
     @property
     def given_up(self) -> bool:

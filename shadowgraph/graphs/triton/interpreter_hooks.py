@@ -220,6 +220,8 @@ def _kernel_frame() -> Frame | None:
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         code = frame.f_code
+        if code.co_filename.startswith("<"):
+            return None  # source without a file, such as a kernel of plain IPython
         if _is_kernel(code.co_filename):
             return _frame(code.co_filename, frame.f_lineno, code.co_name)
         frame = frame.f_back
@@ -228,7 +230,11 @@ def _kernel_frame() -> Frame | None:
 
 @lru_cache(_FILES)
 def _is_kernel(file: str) -> bool:
-    return not file.startswith((*_OURS, "<")) and f"{os.sep}triton{os.sep}" not in file
+    return not file.startswith((*_OURS, _triton_home()))
+
+
+def _triton_home() -> str:
+    return os.path.join(os.path.dirname(sys.modules["triton"].__file__ or ""), "")
 
 
 @lru_cache(_LINES)

@@ -201,11 +201,12 @@ class Observation:
         self._note_observed(serial, 1)
         if serial == self._awaited:
             self._awaited = None
-        if self._step is None:
+        step = self._step  # another thread may end it
+        if step is None:
             return
-        if not self._step:
-            self._step.append(serial)
-        elif serial in self._step:
+        if not step:
+            step.append(serial)
+        elif serial in step:
             self._left, self._step = 0, None
 
     def dropped(self, serial: int) -> None:
