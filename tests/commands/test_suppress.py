@@ -126,7 +126,9 @@ def test_sarif_and_annotations_of_a_dump(here: Path, worker: Path, capsys: Captu
     first, *lines = said.splitlines()
     assert first == "wrote a.sarif"
     assert {line.partition("title=")[2][:5] for line in lines} == {"SG101", "SG102", "SG104"}
-    assert all(line.startswith("::error file=tests/") for line in lines)
+    places = {line.partition("title=")[2][:5]: line.partition("file=")[2].partition(",")[0] for line in lines}
+    assert places.pop("SG101") == "shadowgraph/demos/kernels.py", "of the store"
+    assert all(place.startswith("tests/") for place in places.values())
     (run,) = json.loads((here / "a.sarif").read_text())["runs"]
     assert [result["ruleId"] for result in run["results"]] == [line.partition("title=")[2][:5] for line in lines]
     capsys.readouterr()

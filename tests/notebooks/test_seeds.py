@@ -268,7 +268,7 @@ def test_the_stored_file_is_one_to_show(name: str) -> None:
     assert (notebook.nbformat, notebook.nbformat_minor) == (4, 5)
     assert [cell.id for cell in notebook.cells if cell.metadata] == []
     assert set(notebook.metadata) == {"kernelspec", "language_info"}
-    assert seed(name).stat().st_size < 250_000
+    assert seed(name).stat().st_size < 300_000
     assert "Traceback" not in text
     without = re.sub(r'"image/png": "[^"]*"', "", text)
     assert MACHINE_PATH.search(without) is None
