@@ -94,7 +94,7 @@ class RunFacts(msgspec.Struct, frozen=True):
     ended
         Whether the run is over and was watched to its end, so that a rule that hid nothing is stale.
     endings
-        How processes ended other than by their own will: at a fence, by an exception or by a signal, each in words.
+        Ends of processes other than a normal exit: at a fence, by an exception or by a signal, each in words.
     """
 
     findings: tuple[Finding, ...]

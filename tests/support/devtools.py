@@ -93,7 +93,7 @@ def opened(url: str, folder: Path, dark: bool = False, size: tuple[int, int] = (
             socket = loop.run_until_complete(connect())
             tab = Tab(socket, loop)
             tab.call("Page.enable")
-            tab.call("Emulation.setFocusEmulationEnabled", enabled=True)  # as if somebody looked at it
+            tab.call("Emulation.setFocusEmulationEnabled", enabled=True)  # a background tab is not painted
             tab.call("Page.navigate", url=url)
             yield tab
             socket.close()

@@ -91,7 +91,7 @@ def _of(found: list[Finding], severity: Severity) -> tuple[Finding, ...]:
 
 
 def _endings(processes: Sequence[ProcessRecord], signal: str) -> Iterator[str]:
-    """How processes ended other than by their own will, each in words."""
+    """Ends of processes other than a normal exit, each in words."""
     for place, process in enumerate(processes):
         who = f"process {process.pid}" if place else "the program"
         if met_fence(process) is not None:
