@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import os
 import re
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING
 from shadowgraph.commands.opening import (
     add_source,
     made_up,
+    note,
     opened_dump,
     present,
     require_process,
@@ -72,7 +72,7 @@ def _suggest(kernel: str, names: set[str]) -> None:
     if kernel and not any(kernel.casefold() in name.casefold() for name in names):
         words = {word for name in names for word in re.split(r"[^\w]+", name) if word}
         near = did_you_mean(kernel, sorted(names | words))
-        print(f"shadowgraph: note: no kernel or operator has {kernel!r} in its name{near}", file=sys.stderr)
+        note(f"no kernel or operator has {kernel!r} in its name{near}")
 
 
 def _wanted(args: argparse.Namespace) -> Wanted:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from shadowgraph.commands.progress import working
+from shadowgraph.common.console import tame
 from shadowgraph.common.errors import DamagedDumpError, DumpError, MissingFileError, RunFolderError, UsageError
 
 if TYPE_CHECKING:
@@ -217,7 +218,7 @@ def fitting_dumps(
         _tell_later(chosen, wanted, read_run(path).merged().findings, finding)
     for dump, dumps in zip(chosen, wanted, strict=True):
         if dump is not dumps[0]:
-            _note(f"read from {dump.path.name}: {dumps[0].path.name}, the newest, has less of these bytes")
+            note(f"read from {dump.path.name}: {dumps[0].path.name}, the newest, has less of these bytes")
     _close_all(dump for dumps in by_process.values() for dump in dumps if dump not in chosen)
     return chosen
 
@@ -243,7 +244,7 @@ def _tell_later(
         said = f"{later_said(dump, later)}: {how}"
         if any(each.id == wanted for each in later):
             raise UsageError(said)
-        _note(said)
+        note(said)
 
 
 def _close_all(dumps: Iterable[Dump]) -> None:
@@ -251,8 +252,9 @@ def _close_all(dumps: Iterable[Dump]) -> None:
         dump.close()
 
 
-def _note(text: str) -> None:
-    print(f"shadowgraph: note: {text}", file=sys.stderr)
+def note(text: str) -> None:
+    """A line on standard error about what a report shows; names in it may come from a dump."""
+    print(f"shadowgraph: note: {tame(text)}", file=sys.stderr)
 
 
 def require_process(pids: Iterable[int], wanted: int | None, path: str) -> None:

@@ -12,6 +12,7 @@ from commands.verb_makers import Capture, document, printed, refused
 
 import shadowgraph as sg
 from shadowgraph.commands.main import main
+from shadowgraph.commands.opening import note
 from shadowgraph.views.alias_map import AliasMap
 
 VERBS = ["hexdump", "timeline", "aliases", "nodes", "map"]
@@ -130,3 +131,8 @@ def test_a_kernel_that_no_graph_has(dump: Path, capsys: Capture) -> None:
     assert shown.err == note
     assert main(["nodes", str(dump), "--kernel", "ADD"]) == 0
     assert capsys.readouterr().err == ""
+
+
+def test_a_note_moves_no_cursor(capsys: Capture) -> None:
+    note("did you mean fill\x1b[2J?")
+    assert capsys.readouterr().err == "shadowgraph: note: did you mean fill\ufffd[2J?\n"
