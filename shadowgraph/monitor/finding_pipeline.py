@@ -211,7 +211,9 @@ class FindingPipeline:
         return overruns
 
     def _revise(self, id: int, culprit: Culprit, candidates: tuple[Culprit, ...]) -> Finding | None:
-        before, kept = self.book.get(id), self.book.revise(id, with_source_line(culprit), candidates)
+        with error_barrier("source lines"):
+            culprit = with_source_line(culprit)
+        before, kept = self.book.get(id), self.book.revise(id, culprit, candidates)
         if kept is None or before is None or kept.continues is not None:
             return kept
         if not kept.suppressed_by:
