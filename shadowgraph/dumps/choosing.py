@@ -11,6 +11,8 @@ from shadowgraph.dumps.naming import BufferNames
 from shadowgraph.dumps.reader import Dump
 from shadowgraph.model.findings import Finding
 
+Identity = tuple[str, int, str]  # fingerprint, serial of the buffer, side
+
 
 def fullest(dumps: Sequence[Dump], finding: int | None = None, buffer: str | None = None) -> Dump:
     """The newest of a process's dumps with the bytes of a finding, else with those of a buffer; without both, the one
@@ -73,11 +75,12 @@ def later_findings(dump: Dump, findings: Iterable[Finding]) -> list[Finding]:
         Those of the run, which are numbered anew where it has several processes.
     """
     facts = dump.manifest.facts
-    known = {_identity(each) for each in (*facts.damage, *facts.notes, *facts.hidden)}
-    return [each for each in findings if each.pid == dump.manifest.pid and _identity(each) not in known]
+    known = {identity(each) for each in (*facts.damage, *facts.notes, *facts.hidden)}
+    return [each for each in findings if each.pid == dump.manifest.pid and identity(each) not in known]
 
 
-def _identity(finding: Finding) -> tuple[str, int, str]:
+def identity(finding: Finding) -> Identity:
+    """What a finding of a process has in common in a dump and in the run's report, which numbers findings anew."""
     return finding.fingerprint, finding.buffer.serial, str(finding.bytes.side if finding.bytes else "")
 
 

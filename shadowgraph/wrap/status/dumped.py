@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from shadowgraph.common.errors import ShadowgraphError
-from shadowgraph.dumps.choosing import held_buffers, worth_of
+from shadowgraph.dumps.choosing import Identity, held_buffers, identity, worth_of
 from shadowgraph.dumps.naming import BufferNames
 from shadowgraph.dumps.reader import Dump, read_dump
 from shadowgraph.model.buffers import Buffer
@@ -31,7 +31,7 @@ _ROWS = 500
 _HEADINGS = ("address", "bytes", "guard before", "guard after", "role", "findings", "buffer")
 _NEAR = 9  # rows of the map of a finding's own page: its buffer and the neighbours
 _KEPT = 128  # findings, maps, and what dumps have
-_Known = tuple[int, str, int, str]
+_Known = tuple[int, Identity]
 _T = TypeVar("_T")
 
 
@@ -151,8 +151,7 @@ def _dated(dumps: tuple[Path, ...], pid: int | None) -> Iterator[tuple[int, Path
 
 
 def _known(finding: Finding) -> _Known:
-    """What a finding has in common in a dump and in the run's report, which numbers findings anew."""
-    return finding.pid, finding.fingerprint, finding.buffer.serial, str(finding.bytes.side if finding.bytes else "")
+    return finding.pid, identity(finding)
 
 
 def _pages(dump: Dump, numbers: dict[_Known, int], up: str) -> Callable[[MapDamage], str]:
