@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import logging
 import sys
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +14,7 @@ from rich.text import Text
 
 from shadowgraph.common.console import PlainConsole, console
 from shadowgraph.common.errors import MissingFileError, MissingPackageError, UsageError
+from shadowgraph.common.internal_errors import unlogged
 from shadowgraph.demos.case import Case
 from shadowgraph.model.run_facts import versions
 from shadowgraph.render.text.text import Report
@@ -53,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
     out = console()
     from shadowgraph.demos.runner import run_cases
 
-    with _unlogged():
+    with unlogged():
         for outcome in run_cases(cases, device):
             outcomes.append(outcome)
             if not quiet:
@@ -65,18 +64,6 @@ def run(args: argparse.Namespace) -> int:
     else:
         _conclude(out, outcomes, hint)
     return 0 if all(outcome.verdict == "passed" for outcome in outcomes) else FAILED
-
-
-@contextmanager
-def _unlogged() -> Iterator[None]:
-    """Silence the log: findings are the purpose of a demo, and shown in its report."""
-    log = logging.getLogger("shadowgraph")
-    level = log.level
-    log.setLevel(logging.CRITICAL)
-    try:
-        yield
-    finally:
-        log.setLevel(level)
 
 
 def chosen(which: str, only: Iterable[str]) -> tuple[list[Case], str | None]:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import argparse
 import ctypes
-import logging
 import os
 import platform
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -20,9 +18,11 @@ from rich.text import Text
 from shadowgraph.checks.out_of_bounds.kind import OutOfBoundsKind
 from shadowgraph.common.console import console
 from shadowgraph.common.install_hint import install_command
+from shadowgraph.common.internal_errors import unlogged
 
 HELP = "say what is here, what is missing, what to install"
 SELFTEST_FAILED = 13
+_SELFTEST_PASSED = "the planted overflow was found, and nothing in the same program without it"
 _OLDEST_TORCH = (2, 10)
 _NEWEST_CUDA = "13"
 _WIDE = 10_000  # columns outside of a terminal: a pipe has no width to cut a line at
@@ -53,14 +53,7 @@ def run(args: argparse.Namespace) -> int:
     else:
         _show(lines)
         if args.selftest:
-            print(
-                "selftest: "
-                + (
-                    "; ".join(problems)
-                    if problems
-                    else "the planted overflow was found, and nothing in the same program without it"
-                )
-            )
+            print(f"selftest: {'; '.join(problems) or _SELFTEST_PASSED}")
     if problems:
         return SELFTEST_FAILED
     return 0 if all(line.state != "wrong" for line in lines) else 5
@@ -91,23 +84,11 @@ def selftest() -> list[str]:
     if _torch().state != "ok":
         return ["torch is needed for it"]
     for elements, wanted in ((3, 12), (0, 0)):
-        with _unlogged():
+        with unlogged():
             seen = _planted(elements)
         if seen != ([wanted] if wanted else []):
             problems.append(f"an overflow of {wanted} bytes was reported as {seen}")
     return problems
-
-
-@contextmanager
-def _unlogged() -> Iterator[None]:
-    """Without the log line of the planted finding, which would read as one about this machine."""
-    logger = logging.getLogger("shadowgraph")
-    before = logger.level
-    logger.setLevel(logging.CRITICAL)
-    try:
-        yield
-    finally:
-        logger.setLevel(before)
 
 
 def _planted(elements: int) -> list[int]:

@@ -8,7 +8,8 @@ from __future__ import annotations
 import logging
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from types import TracebackType
 
@@ -28,6 +29,17 @@ def log(level: int, text: str, *args: object, **extra: object) -> None:
     `extra` holds attributes of the record that quote the program, for a formatter that redacts.
     """
     outbox.say(partial(logger.log, level, text, *args, extra=extra))
+
+
+@contextmanager
+def unlogged() -> Iterator[None]:
+    """No log lines meanwhile: of findings that are planted and shown in another way."""
+    before = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
 
 
 class InternalErrorLog:

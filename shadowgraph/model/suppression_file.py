@@ -8,7 +8,6 @@ debugger's start, in the caller's thread; no lock but that of the file while a r
 from __future__ import annotations
 
 import contextlib
-import difflib
 import fcntl
 import os
 import re
@@ -17,6 +16,7 @@ from datetime import UTC, date, datetime
 from msgspec.structs import replace
 
 from shadowgraph.common.errors import MissingFileError, UsageError
+from shadowgraph.common.suggestions import nearest
 from shadowgraph.model.kinds import kinds
 from shadowgraph.model.suppressions import SELECTORS, Rule, Suppressions, fits_code, matches_all
 
@@ -154,12 +154,12 @@ def _parsed(line: str) -> Rule | None:
         For any other line.
     """
     line = line.strip()
-    print_ = _FINGERPRINT.match(line)
+    fingerprint = _FINGERPRINT.match(line)
     if not line or line.startswith("#"):
         return None
-    rest = line[print_.end() :] if print_ is not None else line
+    rest = line[fingerprint.end() :] if fingerprint is not None else line
     pairs, text = _pairs(rest)
-    if text and print_ is None:
+    if text and fingerprint is None:
         word = text.split()[0]
         raise ValueError(
             f"{word!r} is no fingerprint (12 hexadecimal digits, see a report), and no key=pattern with one of "
@@ -167,7 +167,7 @@ def _parsed(line: str) -> Rule | None:
         )
     if text:
         pairs.setdefault("reason", text)
-    rule = Rule(fingerprint=print_[0] if print_ is not None else "", **pairs)
+    rule = Rule(fingerprint=fingerprint[0] if fingerprint is not None else "", **pairs)
     _require(rule)
     return rule
 
@@ -179,7 +179,7 @@ def _pairs(text: str) -> tuple[dict[str, str], str]:
     while (key := _KEY.match(text, at)) is not None:
         name = key[1]
         if name not in KEYS:
-            near = difflib.get_close_matches(name, KEYS, 1)
+            near = nearest(name, KEYS)
             meant = f"; did you mean {near[0]}?" if near else ""
             raise ValueError(f"no key {name!r}{meant} (keys are: {', '.join(KEYS)})")
         if name in found:

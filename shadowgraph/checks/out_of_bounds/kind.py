@@ -66,15 +66,15 @@ class OutOfBoundsKind(FindingKind):
 
     def verdict(self, finding: Finding) -> str:
         facts, buffer = changed_bytes(finding), named(finding.buffer, nbytes=True)
-        most = "up to " if self.has_grown(finding) else ""
+        up_to = "up to " if self.has_grown(finding) else ""
         if facts.side is Side.AFTER:
             far = plural(max(finding.past_end, overrun_of(finding).furthest), "byte")
-            return f"{who(finding)} wrote {most}{far} past the end of {buffer}{_on_the_way(finding)}"
+            return f"{who(finding)} wrote {up_to}{far} past the end of {buffer}{_on_the_way(finding)}"
         if facts.side is Side.BEFORE:
             far = plural(max(-facts.first, overrun_of(finding).furthest), "byte")
-            return f"{who(finding)} wrote {most}{far} before the start of {buffer}{_on_the_way(finding)}"
+            return f"{who(finding)} wrote {up_to}{far} before the start of {buffer}{_on_the_way(finding)}"
         if facts.side is Side.ROW:
-            return _past_the_width(finding, buffer, most)
+            return _past_the_width(finding, buffer, up_to)
         if facts.side is None:
             given = "outside the view that it was given" if finding.severity is Severity.ERROR else "beyond its view"
             return f"{who(finding)} wrote bytes [{facts.first:,}, {facts.last:,}] of {buffer}, {given},"
@@ -135,11 +135,10 @@ class OutOfBoundsKind(FindingKind):
         yield GivenViews(context)
 
 
-def _past_the_width(finding: Finding, buffer: str, most: str) -> str:
+def _past_the_width(finding: Finding, buffer: str, up_to: str) -> str:
     lost = sum(row.lost for row in overrun_of(finding).rows)
-    return (
-        f"{who(finding)} wrote past the width of {_rows(finding)} of {buffer} into the next; {most}{entries(lost)} lost"
-    )
+    beyond = f"past the width of {_rows(finding)} of {buffer} into the next"
+    return f"{who(finding)} wrote {beyond}; {up_to}{entries(lost)} lost"
 
 
 def _on_the_way(finding: Finding) -> str:
