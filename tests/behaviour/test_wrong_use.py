@@ -148,7 +148,9 @@ def test_a_child_goes_on_with_the_debugger_of_its_parent() -> None:
         debugger.abandon()
         with debugger.guard():
             table = torch.zeros(4)
-        debugger.protect(table)
+        debugger.protect(table)  # none of it is refused as use after the end
+        assert sg.current() is debugger
+        assert (table.tolist(), debugger.findings) == ([0.0] * 4, ())
 
 
 def test_a_debug_block_starts_a_debugger_at_each_entry() -> None:
